@@ -1,0 +1,9 @@
+// Package audit judges a ledger: it finds anomalies, weighs them against the recorded promise
+// and the recorded evidence, and returns a Verdict that is plain data.
+//
+// It is pure: no os, net, os/exec, clock or log. A verdict is never a panic, an exit or a log
+// line; an error is about us (a ledger that cannot be read), never about the broker.
+//
+//	v, err := audit.Audit(header, segments)
+//	if err == nil && v.Arm == audit.Held { ... }
+package audit

@@ -1,0 +1,177 @@
+package ledger
+
+import "fmt"
+
+// Outcome is what the protocol says about a send. The zero value is InDoubt: whatever is
+// not explicitly confirmed or refused may be there or not, and neither is an anomaly.
+type Outcome uint8
+
+const (
+	// InDoubt is neither confirmed nor refused (a timeout, a reset, a crash). On disk: "info".
+	InDoubt Outcome = iota
+	// OK is an explicit confirm by the broker.
+	OK
+	// Failed is an explicit refusal: the broker, or the client before anything left it, said no.
+	Failed
+)
+
+// String returns the name used in exports and reports: info, ok or fail.
+func (o Outcome) String() string {
+	switch o {
+	case OK:
+		return "ok"
+	case Failed:
+		return "fail"
+	default:
+		return "info"
+	}
+}
+
+// Claim is what the application told its caller about a send. It is kept apart from the
+// Outcome because a lie told by the application is a loss too.
+type Claim uint8
+
+const (
+	// ClaimNone means that the caller was told nothing.
+	ClaimNone Claim = iota
+	// ClaimSent means that the caller was told "sent".
+	ClaimSent
+	// ClaimFailed means that the caller was told "not sent".
+	ClaimFailed
+)
+
+// String returns none, sent or failed.
+func (c Claim) String() string {
+	switch c {
+	case ClaimSent:
+		return "sent"
+	case ClaimFailed:
+		return "failed"
+	default:
+		return "none"
+	}
+}
+
+// MessageID is the dense identity of one message: Stream is one producer incarnation
+// (numbered from 1 within an arm), Seq counts from 0 within it. Tags, offsets and other
+// broker positions are never identities.
+type MessageID struct {
+	Stream uint32
+	Seq    uint64
+}
+
+// String returns "stream/seq", the form that `conform audit --message` takes.
+func (id MessageID) String() string { return fmt.Sprintf("%d/%d", id.Stream, id.Seq) }
+
+// Position is where a message stands in a destination. Destination indexes
+// Header.Destinations. Offset is opaque: an offset, a queue position, a row number.
+// A Position with Offset < 0 is unknown.
+type Position struct {
+	Destination uint16
+	Partition   int32
+	Offset      int64
+}
+
+// Kind is the type of an event.
+type Kind uint8
+
+// The events. Fields of Event not named here are zero for that kind.
+const (
+	// Invoke covers messages Seq..To-1 of Stream: from At on they may be handed to the client.
+	// It is flushed before they are, so that a crash never makes a phantom. EventID, if not 0,
+	// is the business event of the (then single) message.
+	Invoke Kind = iota + 1
+	// Complete ends the send (Stream, Seq) with Outcome at At. Sent is when it was handed to the
+	// client; Claim what the caller was told then; Pos where the broker said it stands (OK only);
+	// Text the error class.
+	Complete
+	// Claimed tells the caller something apart from, and usually before, the Complete.
+	Claimed
+	// Stored is one record of the final read, in the order of the destination: (Stream, Seq) as the
+	// payload says, Pos, Digest of the payload read, Key as read, View.
+	// Stream 0 = a payload whose identity cannot be read.
+	Stored
+	// StoreEnd closes the final read of one partition in one View: Pos.Offset = the end position
+	// before the read, N = the end position after it, Low = the first position still there,
+	// Count = the broker's own count if it has one, else -1.
+	StoreEnd
+	// Received is one delivery to Consumer: (Stream, Seq), Pos, Digest, Attempt (from 1, 0 = unknown).
+	Received
+	// Settled is an ack, nack, reject or offset commit by Consumer: Text says which; Outcome whether
+	// the broker confirmed it. For an offset commit Pos.Offset is the next position.
+	Settled
+	// Assigned and Revoked: Consumer owns, or no longer owns, Pos.Partition of Pos.Destination.
+	Assigned
+	Revoked
+	// Effect is one row found in a business table: EventID, Key, N = version or amount,
+	// Count = how often it was applied, Text = table and details.
+	Effect
+	// OutboxRow is one row of the outbox: EventID, Key, Text = its state.
+	OutboxRow
+	// Ordered is a business transaction: EventID, Key, Outcome of its commit.
+	Ordered
+	// Inject is the strike of a fault: Text = injection id, Detail = fault and targets. At is before
+	// the first effect of the fault.
+	Inject
+	// Bite is evidence that the injection Text bit: Outcome OK with Detail = the proof and N = its
+	// count, or InDoubt with Detail = what was missing.
+	Bite
+	// Heal is the confirmed end of the injection Text; Outcome Failed if it could not be healed.
+	Heal
+	// Step is a plan step that was reached: Text = its name, Detail = the state seen. Outcome InDoubt
+	// if its cap passed first.
+	Step
+	// Phase marks an engine phase: Text = warm, load, heal, drain, read, audit.
+	Phase
+	// Quiet is the quiescence verdict before the final read: Outcome OK, or InDoubt and Detail = what
+	// still moved.
+	Quiet
+	// ClockSample pairs the monotonic At with N = wall clock in Unix ns.
+	ClockSample
+	// WorkerEnd is how a worker ended, seen by the engine: Text = worker, Detail = exited, killed at
+	// crash point X, killed by the engine, died of itself; Outcome OK if that was planned.
+	WorkerEnd
+	// SegmentEnd is the last event of a segment that was closed in order.
+	SegmentEnd
+)
+
+// View says which of a store's views a Stored event was read in.
+type View uint8
+
+const (
+	// ViewRaw sees everything (Kafka: read_uncommitted).
+	ViewRaw View = iota
+	// ViewCommitted sees only committed transactions (Kafka: read_committed).
+	ViewCommitted
+	// ViewDeadLetter is the dead-letter destination.
+	ViewDeadLetter
+)
+
+// Event is one line of the ledger, a flat struct so that recording allocates nothing.
+// Times are CLOCK_MONOTONIC in ns, comparable across the processes of one host.
+type Event struct {
+	Kind     Kind
+	Outcome  Outcome
+	Claim    Claim
+	View     View
+	Foreign  bool // stamped by the engine on behalf of a foreign client, not by the client itself
+	Consumer uint32
+	Stream   uint32
+	Seq      uint64
+	To       uint64
+	EventID  uint64
+	Key      uint32
+	Attempt  uint32
+	At       int64
+	Sent     int64
+	Pos      Position
+	Digest   uint64
+	N        int64
+	Low      int64
+	Count    int64
+	Text     string
+	Detail   string
+}
+
+// ID returns the identity of the message the event is about.
+func (e *Event) ID() MessageID { return MessageID{Stream: e.Stream, Seq: e.Seq} }

@@ -1,0 +1,103 @@
+package ledger
+
+import "time"
+
+// SchemaVersion is the version of header and codec written by this package. The previous
+// version is read too; a golden ledger per version keeps that true.
+const SchemaVersion = 1
+
+// Destination is a topic, queue or table of an arm. Position.Destination indexes
+// Header.Destinations.
+type Destination struct {
+	Name       string
+	Partitions int
+	DeadLetter bool `json:",omitempty"`
+}
+
+// Workload is what the producers were asked to send; with the seed it makes keys, payloads
+// and partitions pure functions of (stream, seq).
+type Workload struct {
+	Keys        uint32 // number of distinct keys, >= 1
+	PayloadSize int    // bytes, >= MinPayload
+}
+
+// Header is the JSON file that opens the ledger of one arm and holds all that the audit
+// needs beside the segments: `conform audit` judges by it, not by the binary's own tables.
+type Header struct {
+	Schema       int
+	Run          string // run id
+	Suite        string
+	System       string
+	Version      string // of the system, as asked for
+	Scenario     string
+	Arm          string
+	Role         string // guarded, control, observation
+	Window       string // W1..W6, or empty
+	Seed         uint64
+	Repeat       int // from 0, with --runs
+	Destinations []Destination
+	Workload     Workload
+	Promise      Promise
+	Expect       *Expect  `json:",omitempty"` // controls only
+	Evidence     Evidence // what must have been seen for a verdict to count
+	Deadlines    map[string]time.Duration
+	Settings     map[string]string // "client acks" etc.: the knobs of this arm
+	Timing       map[string]string // timing settings lowered to keep runs short
+	Plan         []string          // the plan in words, a line a step
+	Checks       map[string]int    // check name -> version, of the binary that recorded
+	Reproduce    string            // the command that runs this arm's scenario again
+}
+
+// Rule says what a promise makes of one anomaly. The zero value is Forbidden: a promise
+// that forgets to name an anomaly does not permit it.
+type Rule struct {
+	Allowed bool `json:",omitempty"`
+	// Bound, if > 0, is the highest number of occurrences that keeps the promise.
+	Bound int `json:",omitempty"`
+}
+
+// Promise is what is judged: from where to where it reaches, and its rule for each anomaly
+// by name (see package audit). Anomalies that are not listed are forbidden if their place is
+// in Places, and not judged otherwise.
+type Promise struct {
+	Text   string
+	Start  string // e.g. "the broker's confirm"
+	End    string // e.g. "the log, read to its end after recovery"
+	Places []string
+	Rules  map[string]Rule `json:",omitempty"`
+	// MaxUnavailable, if > 0, bounds the longest time without a confirm.
+	MaxUnavailable time.Duration `json:",omitempty"`
+}
+
+// Expect is the one anomaly that a control arm must reproduce.
+type Expect struct {
+	Anomaly     string
+	Attribution string `json:",omitempty"`
+	Knob        string // the one knob that differs from the guarded arm
+	Forces      []string
+	Place       string // where in the chain
+}
+
+// During says what an arm's clients must have seen between strike and heal.
+type During struct {
+	Confirmed int `json:",omitempty"` // at least so many confirmed
+	Refused   int `json:",omitempty"` // at least so many refused or, if Silent, silent
+	Silent    int `json:",omitempty"` // at least so many sends that completed neither way before the heal
+	// RefusedOrSilent: refused plus silent must reach so many.
+	RefusedOrSilent int `json:",omitempty"`
+	// MaxConfirmed, if not nil, is the most that may be confirmed.
+	MaxConfirmed *int `json:",omitempty"`
+}
+
+// Evidence is what must have been seen for an arm's verdict to count. It is about the fault
+// and the load, never about the fault's effect on data. All counts are per arm.
+type Evidence struct {
+	Before   int    // confirmed (or, where nothing confirms, claimed) before the first strike
+	InFlight int    // sends invoked before a strike and not completed at it
+	During   During // between first strike and last heal
+	After    int    // confirmed (or claimed) after the last heal
+	// Bites lists the injections (by plan name) that must have left proof.
+	Bites []string
+	// Ends lists workers that must have ended as planned, where the crash is the fault.
+	Ends []string
+}

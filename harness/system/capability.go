@@ -1,0 +1,136 @@
+package system
+
+import (
+	"context"
+	"io"
+)
+
+// The capabilities. All are optional, asked for by type assertion on a Cluster. Actions that
+// last are returned as a running Injection: whoever injects returns the heal.
+
+// Killer ends a node by SIGKILL (page cache survives) and starts it again.
+type Killer interface {
+	// Kill returns once the process is gone; proof is e.g. its pid and exit code.
+	Kill(ctx context.Context, n Node) (proof string, err error)
+	// Start starts a node that was killed or stopped, and waits until it serves. A running one is no error.
+	Start(ctx context.Context, n Node) error
+}
+
+// Stopper ends a node gracefully.
+type Stopper interface {
+	Stop(ctx context.Context, n Node) (proof string, err error)
+}
+
+// Pauser freezes a node's processes and lets them go on. Kill of a paused node must work.
+type Pauser interface {
+	Pause(ctx context.Context, n Node) (proof string, err error)
+	Resume(ctx context.Context, n Node) error
+}
+
+// Direction of traffic, seen from the node that is cut.
+type Direction string
+
+// The directions.
+const (
+	Both     Direction = "both"
+	Inbound  Direction = "in"
+	Outbound Direction = "out"
+)
+
+// Isolation says what to cut between a node and its peers.
+type Isolation struct {
+	Peers     []Node   // empty = all other nodes
+	Listeners []string // the system's names for broker-to-broker listeners, e.g. "replication", "controller"; empty = all
+	// Direction: Outbound cuts connections that the node opens to its peers' listeners, Inbound those
+	// that the peers open to the node's, Both both.
+	Direction Direction
+}
+
+// Isolator cuts a node from peers while clients still reach it.
+type Isolator interface {
+	Isolate(ctx context.Context, n Node, i Isolation) (Injection, error)
+}
+
+// CutMode says how a client link is cut.
+type CutMode string
+
+// The modes.
+const (
+	Reset     CutMode = "reset"      // connections reset, new ones refused
+	BlackHole CutMode = "black-hole" // bytes vanish, connections stay
+)
+
+// LinkCutter cuts the link between the clients and a node. Inbound (to the node) or Outbound
+// (from the node) make a black hole in one direction only.
+type LinkCutter interface {
+	CutLink(ctx context.Context, n Node, mode CutMode, d Direction) (Injection, error)
+}
+
+// WireRule picks requests on a client link by what they are.
+type WireRule struct {
+	Kind   string // the framer's name for it, e.g. "produce"
+	Client string // client id prefix; empty = any
+	Nth    int    // the n-th such request from now on (1 = the next)
+	Count  int    // how many in a row; 0 = 1
+}
+
+// ResponseDropper lets the picked request pass and swallows its response, then resets the
+// connection. Proof: the request was forwarded and its response, seen, was not.
+type ResponseDropper interface {
+	DropResponse(ctx context.Context, n Node, r WireRule) (Injection, error)
+}
+
+// RequestRefuser answers the picked request with a retriable refusal, code being the system's
+// name for it, without forwarding it; others pass.
+type RequestRefuser interface {
+	RefuseRequest(ctx context.Context, n Node, r WireRule, code string) (Injection, error)
+}
+
+// Diskful loses the data disk of a node that is down: it comes back with an empty one.
+type Diskful interface {
+	LoseDisk(ctx context.Context, n Node) (proof string, err error)
+}
+
+// LeaderFinder tells who leads a partition, and which node is the active controller.
+type LeaderFinder interface {
+	Leadership(ctx context.Context, destination string, partition int32) (Leadership, error)
+	Controller(ctx context.Context) (Node, error)
+}
+
+// Elector makes a replica that is not in sync lead, where nobody does.
+type Elector interface {
+	ElectUnclean(ctx context.Context, destination string) error
+}
+
+// WireCounts are what a node's client link has seen of one client since it was opened.
+type WireCounts struct {
+	Sent      int64 // messages in requests that reached the link and were forwarded
+	Confirmed int64 // messages in responses without an error that were handed to the client
+	Refused   int64 // messages in responses with an error that were handed to the client
+}
+
+// WireCounter counts messages per node and client on the links.
+type WireCounter interface {
+	WireCounts(n Node, client string) WireCounts
+}
+
+// LogCollector copies the log of a node.
+type LogCollector interface {
+	CollectLog(ctx context.Context, n Node, w io.Writer) error
+}
+
+// Evidence is proof that a fault bit, or what is missing.
+type Evidence struct {
+	Bit    bool
+	Count  int64 // packets, frames, nodes
+	Detail string
+}
+
+// Injection is a running fault.
+type Injection interface {
+	// Evidence tells whether the fault has bitten so far. It stays valid after Heal.
+	Evidence(ctx context.Context) (Evidence, error)
+	// Heal ends the fault and returns once that is confirmed. It may run twice, and is called with a
+	// context that does not end with the run's.
+	Heal(ctx context.Context) error
+}

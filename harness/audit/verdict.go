@@ -64,8 +64,8 @@ type Finding struct {
 	Forbidden   bool               // by the recorded promise, beyond its bound
 }
 
-// SampleSize bounds samples and witnesses of a finding.
-const SampleSize = 8
+// SampleSize bounds samples, witnesses and told stories of a finding.
+const SampleSize = 20
 
 // Name returns the printed name, such as "lost(confirmed)/broker".
 func (f Finding) Name() string {
@@ -100,6 +100,17 @@ type Liveness struct {
 	GapFrom               int64         // monotonic ns
 	FirstSuccess          time.Duration // from the last strike to the first confirm of a send invoked after it; -1 = none
 	RatePerSecond         float64       // confirmed per second before the first strike
+	Series                []Bucket      // the load in slices, for timelines; in order, of BucketWidth each
+}
+
+// BucketWidth is the width of one Bucket.
+const BucketWidth = 250 * time.Millisecond
+
+// Bucket is what completed in one slice of the load.
+type Bucket struct {
+	At                          time.Duration // start of the slice, since the start of the load
+	Confirmed, Refused, InDoubt int
+	P50, Max                    time.Duration // send -> confirm of what was confirmed in it; 0 = nothing was
 }
 
 // Totals counts messages by what became of them.
@@ -124,6 +135,7 @@ type Verdict struct {
 	Differs  []string          // where this binary's promise or checks differ from the recorded ones
 	StoryOf  *ledger.MessageID `json:",omitempty"` // the message the report tells first
 	Story    *Story            `json:",omitempty"`
+	Stories  []Story           `json:",omitempty"` // of every Finding's Sample, each message once
 }
 
 // Story is what happened to one message, in order.

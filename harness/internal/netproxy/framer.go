@@ -1,0 +1,45 @@
+package netproxy
+
+// Way is the direction of a frame.
+type Way uint8
+
+// The ways.
+const (
+	ToNode   Way = iota // requests
+	ToClient            // responses
+)
+
+// Framer knows the frames of one protocol.
+type Framer interface {
+	// Open starts the state of one connection.
+	Open() Session
+	// CheckAnswer returns an error if a request of this kind cannot be answered with code.
+	CheckAnswer(kind, code string) error
+}
+
+// Session is the framer's state of one connection. Methods for requests are called from one goroutine and those for
+// responses from another, possibly at the same time.
+type Session interface {
+	// Len returns the length in bytes of the frame that begins with head, prefix included; 0 if more of it is
+	// needed to tell. An error says that this is not the protocol: the connection is reset.
+	Len(way Way, head []byte) (int, error)
+	// Request describes the request that begins with frame. If frame is shorter than length and that is not
+	// enough, more is true and Request is called again with all of it. It must not keep frame.
+	Request(frame []byte, length int) (r Request, more bool)
+	// Tag returns what pairs the response that begins with frame with its request; false if more of it is needed.
+	Tag(frame []byte) (uint64, bool)
+	// Judge says how many messages a whole response confirms and refuses. Called if r.State is not nil.
+	Judge(r *Request, response []byte) (confirmed, refused int64)
+	// Answer makes the whole frame of a response to a whole request that refuses it with code.
+	Answer(r *Request, request []byte, code string) ([]byte, error)
+}
+
+// Request is what a framer tells of one request.
+type Request struct {
+	Kind     string // the framer's name for it, e.g. "produce"
+	Client   string // client id
+	Tag      uint64 // pairs it with its response on this connection
+	NoReply  bool   // there will be no response
+	Messages int64  // messages in it
+	State    any    // the framer's own; if not nil, Judge is called with the response
+}

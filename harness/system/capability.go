@@ -24,6 +24,7 @@ type Stopper interface {
 // Pauser freezes a node's processes and lets them go on. Kill of a paused node must work.
 type Pauser interface {
 	Pause(ctx context.Context, n Node) (proof string, err error)
+	// Resume lets n go on; one that is not paused or not running is no error.
 	Resume(ctx context.Context, n Node) error
 }
 
@@ -72,6 +73,9 @@ type WireRule struct {
 	Client string // client id prefix; empty = any
 	Nth    int    // the n-th such request from now on (1 = the next)
 	Count  int    // how many in a row; 0 = 1
+	// Behind holds the answer of a refused request back until so many later requests of the same
+	// client and kind have been forwarded, so that they overtake it by construction.
+	Behind int
 }
 
 // ResponseDropper lets the picked request pass and swallows its response, then resets the

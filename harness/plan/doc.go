@@ -4,6 +4,6 @@
 // os, net, os/exec, clock or log, and no global randomness. A plan waits for states, never for
 // times, so a control reproduces by construction.
 //
-//	p := plan.New(seed, steps)
+//	p, err := plan.New(seed, targets, steps)
 //	for _, s := range p.Steps { fmt.Println(s) } // "until >= 200 sent to cut: isolate leader"
 package plan

@@ -18,10 +18,12 @@ const (
 	Follower      Role = "follower"       // one follower, drawn from the seed
 	OtherFollower Role = "other-follower" // the follower that Follower did not pick
 	Followers     Role = "followers"
-	Controller    Role = "controller" // the active controller
-	One           Role = "one"        // drawn from the seed
-	Majority      Role = "majority"
-	All           Role = "all"
+	// LeaderAndOther is all but the follower that Follower picked.
+	LeaderAndOther Role = "leader-and-other"
+	Controller     Role = "controller" // the active controller
+	One            Role = "one"        // drawn from the seed
+	Majority       Role = "majority"
+	All            Role = "all"
 )
 
 // Kind is a kind of state that a step can wait for.
@@ -54,8 +56,8 @@ const (
 	Bit Kind = "bit"
 	// Ended: the arms' producers ended (exit or planned crash).
 	Ended Kind = "ended"
-	// Elapsed: Hold has passed since the step was entered. Only where time itself is the fault (a
-	// cut of 4 s), never in place of a state.
+	// Elapsed: Hold has passed since the step named by Since was taken, or else since this one was
+	// entered. Only where time itself is the fault (a cut of 4 s), never in place of a state.
 	Elapsed Kind = "elapsed"
 	// Custom: the scenario's own gate, by Name.
 	Custom Kind = "custom"

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"fmt"
 	"time"
 
 	"conform/harness/ledger"
@@ -151,4 +152,64 @@ type StoryLine struct {
 	Since time.Duration
 	Place string // committed, sent, confirmed, claimed, stored, delivered, settled, applied, fault, verdict
 	Text  string
+}
+
+// String returns inconclusive, pass, fail, not-applicable or observed.
+func (s Status) String() string {
+	switch s {
+	case Pass:
+		return "pass"
+	case Fail:
+		return "fail"
+	case NotApplicable:
+		return "not-applicable"
+	case Observed:
+		return "observed"
+	default:
+		return "inconclusive"
+	}
+}
+
+// String returns inconclusive, held, broke, reproduced or missed.
+func (r ArmResult) String() string {
+	switch r {
+	case Held:
+		return "held"
+	case Broke:
+		return "broke"
+	case Reproduced:
+		return "reproduced"
+	case Missed:
+		return "missed"
+	default:
+		return "inconclusive"
+	}
+}
+
+// MarshalText returns the name, so that documents hold words.
+func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a name; an unknown one is an error.
+func (s *Status) UnmarshalText(b []byte) error {
+	for v := Inconclusive; v <= Observed; v++ {
+		if v.String() == string(b) {
+			*s = v
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown status %q", b)
+}
+
+// MarshalText returns the name, so that documents hold words.
+func (r ArmResult) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads a name; an unknown one is an error.
+func (r *ArmResult) UnmarshalText(b []byte) error {
+	for v := ArmInconclusive; v <= Missed; v++ {
+		if v.String() == string(b) {
+			*r = v
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown arm result %q", b)
 }

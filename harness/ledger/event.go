@@ -89,7 +89,7 @@ const (
 	Claimed
 	// Stored is one record of the final read, in the order of the destination: (Stream, Seq) as the
 	// payload says, Pos, Digest of the payload read, Key as read, View.
-	// Stream 0 = a payload whose identity cannot be read.
+	// Stream 0 = a payload whose identity cannot be read, Text says why. StoredRecord makes it.
 	Stored
 	// StoreEnd closes the final read of one partition in one View: Pos.Offset = the end position
 	// before the read, N = the end position after it, Low = the first position still there,
@@ -111,7 +111,7 @@ const (
 	// Ordered is a business transaction: EventID, Key, Outcome of its commit.
 	Ordered
 	// Inject is the strike of a fault: Text = injection id, Detail = fault and targets. At is before
-	// the first effect of the fault.
+	// the first effect of the fault. Every Inject needs its Heal; what needs no undoing is healed at once.
 	Inject
 	// Bite is evidence that the injection Text bit: Outcome OK with Detail = the proof and N = its
 	// count, or InDoubt with Detail = what was missing.
@@ -128,11 +128,17 @@ const (
 	Quiet
 	// ClockSample pairs the monotonic At with N = wall clock in Unix ns.
 	ClockSample
-	// WorkerEnd is how a worker ended, seen by the engine: Text = worker, Detail = exited, killed at
-	// crash point X, killed by the engine, died of itself; Outcome OK if that was planned.
+	// WorkerEnd is how a worker ended, seen by the engine: Text = worker (the Segment.Worker of its
+	// segment), Detail = exited, killed at crash point X, killed by the engine, died of itself; Outcome
+	// OK if that was planned. A planned end whose Detail begins with "killed" excuses a segment without
+	// SegmentEnd.
 	WorkerEnd
-	// SegmentEnd is the last event of a segment that was closed in order.
+	// SegmentEnd is the last event of a segment that was closed in order. Writer.Close appends it.
 	SegmentEnd
+	// TxnEnd ends the broker transaction that holds messages Seq..To-1 of Stream: Outcome OK =
+	// committed, Failed = aborted, InDoubt = nobody was told. Sent is when the end was asked for, At
+	// when it was answered.
+	TxnEnd
 )
 
 // View says which of a store's views a Stored event was read in.

@@ -1,6 +1,11 @@
 package ledger
 
-import "time"
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+)
 
 // SchemaVersion is the version of header and codec written by this package. The previous
 // version is read too; a golden ledger per version keeps that true.
@@ -100,4 +105,36 @@ type Evidence struct {
 	Bites []string
 	// Ends lists workers that must have ended as planned, where the crash is the fault.
 	Ends []string
+}
+
+// Tag returns the arm tag that the payloads of this arm carry.
+func (h *Header) Tag() uint32 { return Tag(h.Run, h.Suite, h.Scenario, h.Arm, h.Repeat) }
+
+// EncodeHeader returns h as indented JSON, with Schema set to SchemaVersion.
+func EncodeHeader(h Header) ([]byte, error) {
+	h.Schema = SchemaVersion
+	b, err := json.MarshalIndent(h, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode ledger header: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// DecodeHeader reads what EncodeHeader wrote. The error wraps ErrSchema for another schema. Unknown
+// fields are an error: a rule of the promise that is not understood must not be dropped.
+func DecodeHeader(b []byte) (Header, error) {
+	var version struct{ Schema int }
+	if err := json.Unmarshal(b, &version); err != nil {
+		return Header{}, fmt.Errorf("decode ledger header: %w", err)
+	}
+	if !readable(version.Schema) {
+		return Header{}, fmt.Errorf("decode ledger header: schema %d, this binary reads %d: %w", version.Schema, SchemaVersion, ErrSchema)
+	}
+	var h Header
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&h); err != nil {
+		return Header{}, fmt.Errorf("decode ledger header: %w", err)
+	}
+	return h, nil
 }

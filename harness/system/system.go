@@ -161,9 +161,10 @@ type Leadership struct {
 
 // StoreReader reads what the broker holds, by its own client over a link without faults, after
 // quiescence: every record as a ledger.Stored event in order, each partition and view closed by
-// a ledger.StoreEnd. d is the index for Position.Destination; tag picks the arm's own records.
+// a ledger.StoreEnd. d is the index for Position.Destination; tag (see ledger.Tag) marks the arm's
+// own records and is handed to ledger.StoredRecord.
 type StoreReader interface {
-	ReadStore(ctx context.Context, destination string, d uint16, sink func(ledger.Event)) error
+	ReadStore(ctx context.Context, destination string, d uint16, tag uint32, sink func(ledger.Event)) error
 }
 
 // Positions returns the end position of each partition, for quiescence.

@@ -7,21 +7,17 @@ import (
 	"os"
 	"strconv"
 
-	gopsutilhost "github.com/shirou/gopsutil/v4/host"
 	"github.com/shirou/gopsutil/v4/process"
 )
 
-// thisMachine names the machine by its host name and the boot by its time in seconds.
+// thisMachine names the machine by its host name. The boot stays empty: a boot time moves when the clock is set, and the
+// start time of the process, which is kept to the millisecond since 1970, tells boots apart as well.
 func thisMachine() (machine, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return machine{}, fmt.Errorf("read host name: %w", err)
 	}
-	boot, err := gopsutilhost.BootTime()
-	if err != nil {
-		return machine{}, fmt.Errorf("read boot time: %w", err)
-	}
-	return machine{host: host, boot: strconv.FormatUint(boot, 10)}, nil
+	return machine{host: host}, nil
 }
 
 // startOf returns the start time of a process in milliseconds since 1970, and false when there is no such process.

@@ -1,0 +1,113 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+)
+
+// Volume is a disk of one node, kept when its container is removed.
+type Volume struct {
+	engine *Engine
+	owner  Owner
+	Name   string // engine-wide name
+}
+
+// NewVolume makes an empty volume. name is unique within the run.
+func (e *Engine) NewVolume(ctx context.Context, owner Owner, name string) (*Volume, error) {
+	full := owner.name(name)
+	if _, err := e.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: full, Labels: owner.Labels()}); err != nil {
+		return nil, fmt.Errorf("create volume %s: %w", full, err)
+	}
+	return &Volume{engine: e, owner: owner, Name: full}, nil
+}
+
+// Remove removes the volume once no container uses it. Removing it twice is no error.
+func (v *Volume) Remove(ctx context.Context) error { return v.engine.removeVolume(ctx, v.Name) }
+
+func (e *Engine) removeVolume(ctx context.Context, name string) error {
+	err := retryBusy(ctx, func() error {
+		_, err := e.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{Force: true})
+		return err
+	})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("remove volume %s: %w", name, err)
+	}
+	return nil
+}
+
+// Run runs a command in a container of its own with the volume at /volume, and returns its standard output. A command that
+// ends with another code than 0 is an *ExitError. Meant for while the node is down: the engine does not check that.
+func (v *Volume) Run(ctx context.Context, argv ...string) (string, error) {
+	c, err := v.engine.create(ctx, testcontainers.ContainerRequest{
+		Image:      v.engine.Tools,
+		Name:       fmt.Sprintf("%s-%d", v.Name, time.Now().UnixNano()),
+		Entrypoint: argv,
+		Labels:     v.owner.Labels(),
+		HostConfigModifier: func(h *container.HostConfig) {
+			h.NetworkMode = "none"
+			h.Mounts = mounts(map[string]*Volume{"/volume": v})
+		},
+	})
+	if err != nil {
+		return "", fmt.Errorf("work on volume %s: %w", v.Name, err)
+	}
+	out, err := c.runOnce(ctx)
+	if exit := new(ExitError); errors.As(err, &exit) {
+		exit.Argv = argv
+	}
+	if err := errors.Join(err, c.cleanUp(ctx)); err != nil {
+		return out, fmt.Errorf("work on volume %s: %w", v.Name, err)
+	}
+	return out, nil
+}
+
+// runOnce starts the container, waits for its end and returns its standard output.
+func (c *Container) runOnce(ctx context.Context) (string, error) {
+	if err := c.Start(ctx); err != nil {
+		return "", err
+	}
+	if err := c.waitExit(ctx); err != nil {
+		return "", err
+	}
+	r, err := c.engine.api.ContainerLogs(ctx, c.ID, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true})
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	var stdout, stderr strings.Builder
+	if _, err := stdcopy.StdCopy(&stdout, &stderr, r); err != nil {
+		return "", err
+	}
+	state, err := c.State(ctx)
+	if err != nil {
+		return "", err
+	}
+	if state.ExitCode != 0 {
+		return stdout.String(), &ExitError{Code: state.ExitCode, Stderr: stderr.String()}
+	}
+	return stdout.String(), nil
+}
+
+// Empty wipes everything in the volume, hidden files too, as a replaced disk would. Use it while the node is down. It
+// returns how many files and folders were removed; emptying twice is no error.
+func (v *Volume) Empty(ctx context.Context) (removed int, err error) {
+	out, err := v.Run(ctx, "sh", "-c", "find /volume -mindepth 1 | wc -l && find /volume -mindepth 1 -delete && sync -f /volume")
+	if err != nil {
+		return 0, err
+	}
+	removed, err = strconv.Atoi(strings.TrimSpace(out))
+	if err != nil {
+		return 0, fmt.Errorf("empty volume %s: count %q: %w", v.Name, out, err)
+	}
+	return removed, nil
+}

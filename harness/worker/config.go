@@ -1,0 +1,70 @@
+package worker
+
+import (
+	"conform/harness/ledger"
+	"conform/harness/system"
+)
+
+// Config is what a worker is told on its first line of stdin.
+type Config struct {
+	Role    string // a registered role
+	Worker  string // name in the ledger, and of its segment: "producer-1"
+	Journal string // path of the segment file; must not exist
+	Seed    uint64
+	Client  system.ClientConfig
+
+	// Of producers.
+	Stream      uint32 // its incarnation, from 1
+	Destination uint16 // index for ledger positions
+	Workload    ledger.Workload
+	Rate        int    // messages per second; 0 = as fast as the window allows
+	Window      int    // sends handed over and not completed, at most; 0 = 1000
+	Messages    int    // ends after so many were handed over; 0 = at stop
+	Claim       string // confirm (default), enqueue, written
+	End         string // flush (default), exit, kill
+
+	// Of consumers.
+	Consumer uint32
+
+	// CrashAt is the named point at which the worker kills itself, the CrashNth time it gets there
+	// (0 = the first).
+	CrashAt  string
+	CrashNth int
+	// Foreign is the command line of a client in another language, for the foreign roles.
+	Foreign []string
+	// Params are for roles of a suite's own.
+	Params map[string]string
+}
+
+// When "sent" is claimed, Config.Claim.
+const (
+	ClaimAtConfirm = "confirm"
+	ClaimAtEnqueue = "enqueue"
+	ClaimAtWritten = "written"
+)
+
+// How a producer ends once its messages were handed over, Config.End.
+const (
+	EndFlush = "flush"
+	EndExit  = "exit"
+	EndKill  = "kill"
+)
+
+// The crash points of the roles in this package. Suites name points of their own.
+const (
+	PointBuffered     = "buffered"      // producers: all messages handed to the client, nothing flushed
+	PointAfterFetch   = "after-fetch"   // consumers: deliveries are recorded and not settled
+	PointBeforeSettle = "before-settle" // consumers: processed, the settle not yet asked for
+	PointAfterSettle  = "after-settle"  // consumers: the settle is confirmed
+)
+
+// Counts are totals since the worker started.
+type Counts struct {
+	Sent      int64 `json:"sent,omitempty"`
+	Confirmed int64 `json:"confirmed,omitempty"`
+	Refused   int64 `json:"refused,omitempty"`
+	InDoubt   int64 `json:"in_doubt,omitempty"`
+	Claimed   int64 `json:"claimed,omitempty"`
+	Received  int64 `json:"received,omitempty"`
+	Settled   int64 `json:"settled,omitempty"`
+}

@@ -1,0 +1,199 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"conform/harness/ledger"
+)
+
+const (
+	flushEvery    = 10 * time.Millisecond // age of the oldest event that is only in memory, about
+	progressEvery = 25 * time.Millisecond
+)
+
+// Session is what a role works with: its configuration, its journal, its counts and the engine's
+// wishes. All methods may be called from several goroutines.
+type Session struct {
+	Config Config
+	Log    *slog.Logger // to stderr
+
+	out     *lineWriter
+	journal *journal
+	foreign bool
+
+	started  chan struct{} // closed by "start"
+	stopping chan struct{} // closed by "stop" and "end"
+	ending   chan struct{} // closed by "end"
+	once     struct{ start, stop, end sync.Once }
+
+	rate        atomic.Int64
+	rateChanged chan struct{} // capacity 1
+
+	sent, confirmed, refused, inDoubt, claimed, received, settled atomic.Int64
+
+	crash struct {
+		sync.Mutex
+		seen int
+	}
+}
+
+func newSession(c Config, log *slog.Logger, out *lineWriter, j *journal) *Session {
+	s := &Session{
+		Config: c, Log: log, out: out, journal: j,
+		started: make(chan struct{}), stopping: make(chan struct{}), ending: make(chan struct{}),
+		rateChanged: make(chan struct{}, 1),
+	}
+	s.rate.Store(int64(c.Rate))
+	return s
+}
+
+// Ready tells the engine that the client is open and waits for its start. It returns the cause
+// of ctx's end, or nil at once when the worker is to stop before it has begun.
+func (s *Session) Ready(ctx context.Context) error {
+	if err := s.out.write(newLine(evStartup)); err != nil {
+		return err
+	}
+	select {
+	case <-s.started:
+		return nil
+	case <-s.stopping:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Stopping is closed once the engine wants the worker to finish its work and end.
+func (s *Session) Stopping() <-chan struct{} { return s.stopping }
+
+// Ending is closed once the engine wants the worker to end without finishing.
+func (s *Session) Ending() <-chan struct{} { return s.ending }
+
+// Record appends an event; it is on its way to the disk within about 10 ms, and before any crash
+// point. Foreign is set for clients of another language.
+func (s *Session) Record(e ledger.Event) {
+	e.Foreign = s.foreign
+	s.journal.append(e)
+}
+
+// RecordNow appends an event and returns once it would survive a SIGKILL.
+func (s *Session) RecordNow(e ledger.Event) error {
+	e.Foreign = s.foreign
+	return s.journal.appendNow(e)
+}
+
+// Counts returns the totals so far.
+func (s *Session) Counts() Counts {
+	// Completions before sends: a send that completes in between must not make the number in
+	// flight negative.
+	c := Counts{
+		Confirmed: s.confirmed.Load(), Refused: s.refused.Load(), InDoubt: s.inDoubt.Load(),
+		Claimed: s.claimed.Load(), Received: s.received.Load(), Settled: s.settled.Load(),
+	}
+	c.Sent = s.sent.Load()
+	return c
+}
+
+// Point is a named crash point: if it is the configured one, reached for the configured time, the
+// worker kills itself here and Point does not return. The error is that of a journal that cannot
+// be written.
+func (s *Session) Point(name string) error {
+	if s.Config.CrashAt != name {
+		return nil
+	}
+	s.crash.Lock()
+	s.crash.seen++
+	now := s.crash.seen == max(1, s.Config.CrashNth)
+	s.crash.Unlock()
+	if !now {
+		return nil
+	}
+	return s.Crash(name)
+}
+
+// Crash flushes the journal, says which point was reached and kills the process by SIGKILL.
+// It returns only if that could not be prepared.
+func (s *Session) Crash(point string) error {
+	if err := s.journal.flush(); err != nil {
+		return err
+	}
+	c := s.Counts()
+	l := newLine(evCrash)
+	l.Point, l.Counts = point, &c
+	if err := s.out.write(l); err != nil {
+		return err
+	}
+	return killSelf()
+}
+
+func killSelf() error {
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill myself: %w", err)
+	}
+	select {} // the signal is on its way
+}
+
+// keep flushes the journal and reports progress until ctx ends. Its error is that of the journal.
+func (s *Session) keep(ctx context.Context) error {
+	flush := time.NewTicker(flushEvery)
+	defer flush.Stop()
+	progress := time.NewTicker(progressEvery)
+	defer progress.Stop()
+	var last Counts
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-flush.C:
+			if err := s.journal.flush(); err != nil {
+				return err
+			}
+		case <-progress.C:
+			if now := s.Counts(); now != last {
+				last = now
+				if err := s.progress(now); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+func (s *Session) progress(c Counts) error {
+	l := newLine(evProgress)
+	l.Counts = &c
+	return s.out.write(l)
+}
+
+// obey carries out one command.
+func (s *Session) obey(c command) error {
+	switch c.Cmd {
+	case cmdStart:
+		s.once.start.Do(func() { close(s.started) })
+	case cmdRate:
+		s.rate.Store(int64(c.Rate))
+		select {
+		case s.rateChanged <- struct{}{}:
+		default:
+		}
+	case cmdStop:
+		s.once.stop.Do(func() { close(s.stopping) })
+	case cmdEnd:
+		s.once.end.Do(func() { close(s.ending) })
+		s.once.stop.Do(func() { close(s.stopping) })
+	case cmdKill:
+		return s.Crash("command")
+	default:
+		return fmt.Errorf("obey command %q: %w", c.Cmd, errUnknownCommand)
+	}
+	return nil
+}
+
+var errUnknownCommand = errors.New("no such command")

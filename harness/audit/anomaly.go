@@ -1,14 +1,137 @@
 package audit
 
+import "slices"
+
 // Anomaly is one row of the table of anomalies.
 type Anomaly struct {
 	Name    string
-	Place   string
+	Place   string // store, delivery, effect, outbox, liveness
 	Meaning string
+	// Attributions lists where a message of this anomaly can have died, if the audit tells that.
+	Attributions []string
+	rests        rests
+}
+
+// rests says what must be whole for one occurrence of an anomaly to be proven. Everything else that
+// an arm needs is needed for "held" and "reproduced" only: a proven broken promise is not hidden
+// because, say, the fault did not bite.
+type rests uint8
+
+const (
+	// onAbsence: something is missing from the store, so the final read must be complete, of a store
+	// that was quiet, with its own record undamaged.
+	onAbsence rests = 1 << iota
+	// onFirst: which occurrence came first counts, so no stored record may be missing from the ledger.
+	onFirst
+	// onInvokes: something was never asked for, so no producer's segment may be damaged or missing.
+	onInvokes
+)
+
+// Names of the store's anomalies, which the checks of this package find.
+const (
+	Lost           = "lost"
+	Corrupted      = "corrupted"
+	Conflict       = "conflict"
+	Phantom        = "phantom"
+	Resurrected    = "resurrected"
+	Misrouted      = "misrouted"
+	AbortedRead    = "aborted-read"
+	TornTxn        = "torn-txn"
+	EarlyRead      = "early-read"
+	DuplicateStore = "duplicate-store"
+	ReorderedStore = "reordered-store"
+	Unavailable    = "unavailable"
+)
+
+// Attributions: where a lost message or a missing effect died.
+const (
+	NeverPublished      = "never-published"
+	ClientBuffer        = "client-buffer"
+	Broker              = "broker"
+	Unroutable          = "unroutable"
+	Expired             = "expired"
+	Overflowed          = "overflowed"
+	DeadLetterDropped   = "dead-letter-dropped"
+	Skipped             = "skipped"
+	SettledEarly        = "settled-early"
+	DeduplicatedWrongly = "deduplicated-wrongly"
+)
+
+// anomalies in order of severity, the most severe first; a story is told of the first one found.
+var anomalies = []Anomaly{
+	{Name: Lost, Place: "store", rests: onAbsence, Meaning: "confirmed, or only claimed sent, and absent at the end",
+		Attributions: []string{Broker, ClientBuffer, NeverPublished, Expired, Unroutable, Overflowed, DeadLetterDropped}},
+	{Name: Corrupted, Place: "store", Meaning: "stored with another content than was sent, or unreadable"},
+	{Name: Conflict, Place: "store", Meaning: "two values at one position, or two views of the store that differ"},
+	{Name: Phantom, Place: "store", rests: onInvokes, Meaning: "stored though never sent"},
+	{Name: Resurrected, Place: "store", Meaning: "stored though definitely refused"},
+	{Name: Misrouted, Place: "store", Meaning: "stored in the wrong partition or queue, or under the wrong key or header"},
+	{Name: AbortedRead, Place: "store", Meaning: "visible though its transaction was aborted"},
+	{Name: TornTxn, Place: "store", rests: onAbsence, Meaning: "visible though another part of its transaction is not"},
+	{Name: EarlyRead, Place: "store", Meaning: "visible before its transaction was committed"},
+	{Name: DuplicateStore, Place: "store", Meaning: "one message at two positions"},
+	{Name: ReorderedStore, Place: "store", rests: onFirst, Meaning: "first occurrences of one producer's messages of one key are not in send order"},
+
+	{Name: "undelivered", Place: "delivery", rests: onAbsence, Meaning: "in the store, not delivered to a group by the deadline"},
+	{Name: "dead-letter-lost", Place: "delivery", rests: onAbsence, Meaning: "neither in its queue nor in the dead-letter queue"},
+	{Name: "dead-letter-wrong", Place: "delivery", Meaning: "a good message in the dead-letter queue, or its record of failure is incomplete"},
+	{Name: "commit-gap", Place: "delivery", rests: onAbsence, Meaning: "the group's position passed a record that nobody processed"},
+	{Name: "commit-ahead", Place: "delivery", Meaning: "the group's position is beyond what was delivered"},
+	{Name: "commit-rewind", Place: "delivery", Meaning: "the group's position went back"},
+	{Name: "double-owner", Place: "delivery", Meaning: "two owners of one partition at once"},
+	{Name: "redelivered-after-settle", Place: "delivery", Meaning: "delivered again after a confirmed settle"},
+	{Name: "duplicate-delivery", Place: "delivery", Meaning: "delivered again beyond what the settles allow"},
+	{Name: "reordered-delivery", Place: "delivery", Meaning: "first deliveries of one key go back"},
+	{Name: "early", Place: "delivery", Meaning: "delivered before it was due"},
+	{Name: "late", Place: "delivery", Meaning: "delivered after it was due and the allowance was over"},
+	{Name: "expired-delivered", Place: "delivery", Meaning: "delivered after its time to live"},
+
+	{Name: "missing-effect", Place: "effect", rests: onAbsence, Meaning: "no effect of a committed or confirmed business event",
+		Attributions: []string{NeverPublished, ClientBuffer, Broker, Unroutable, Expired, Overflowed, DeadLetterDropped, Skipped, SettledEarly, DeduplicatedWrongly}},
+	{Name: "duplicate-effect", Place: "effect", Meaning: "the effect of one business event happened twice"},
+	{Name: "stale-effect", Place: "effect", Meaning: "an older state stands over a newer one"},
+	{Name: "phantom-effect", Place: "effect", rests: onInvokes, Meaning: "an effect of something that was never committed"},
+
+	{Name: "unpublished", Place: "outbox", rests: onAbsence, Meaning: "a committed row that was never published"},
+	{Name: "published-uncommitted", Place: "outbox", Meaning: "a row published though its transaction was rolled back"},
+
+	{Name: "stuck", Place: "liveness", Meaning: "no progress for longer than any lock, delay or redelivery lasts"},
+	{Name: "stall", Place: "liveness", Meaning: "callers blocked longer than the promise bounds"},
+	{Name: Unavailable, Place: "liveness", Meaning: "longer without a confirm than the promise bounds"},
+	{Name: "rto", Place: "liveness", Meaning: "longer from the fault to the first success than the promise bounds"},
 }
 
 // Anomalies returns the table of anomalies, the most severe first.
-func Anomalies() []Anomaly { return nil }
+func Anomalies() []Anomaly { return slices.Clone(anomalies) }
 
 // Lookup returns the row of an anomaly.
-func Lookup(name string) (Anomaly, bool) { return Anomaly{}, false }
+func Lookup(name string) (Anomaly, bool) {
+	for _, a := range anomalies {
+		if a.Name == name {
+			return a, true
+		}
+	}
+	return Anomaly{}, false
+}
+
+// severity orders findings: lower is worse.
+func severity(name string) int {
+	return slices.IndexFunc(anomalies, func(a Anomaly) bool { return a.Name == name })
+}
+
+// attributionMeanings explains each attribution in words that follow "it".
+var attributionMeanings = map[string]string{
+	NeverPublished:      "was never published: it was refused, or never handed to the client, though the caller was told that it was sent",
+	ClientBuffer:        "was never accepted by the broker: it died in the client, on the wire or unread in the broker's socket",
+	Broker:              "was accepted by the broker and is gone there",
+	Unroutable:          "reached the broker, which had nowhere to put it",
+	Expired:             "was accepted and deleted by age or size: its position lies below the start of the log",
+	Overflowed:          "was dropped by a full queue",
+	DeadLetterDropped:   "was given up on its way to the dead-letter queue",
+	Skipped:             "was in the store and settled, and never processed",
+	SettledEarly:        "was settled before it was processed",
+	DeduplicatedWrongly: "was taken for a repetition of another one",
+}
+
+// MeaningOf explains an attribution in words that follow "it"; it is empty for an unknown one.
+func MeaningOf(attribution string) string { return attributionMeanings[attribution] }

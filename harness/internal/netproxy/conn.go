@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 )
 
@@ -27,17 +28,31 @@ type conn struct {
 	mu   sync.Mutex
 	node *net.TCPConn // nil before the dial
 
-	// pending are the requests without a response yet, in order. Guarded by turn, which is also held while
-	// anything is written to the client.
+	// turn is held while anything is written to the client. It is taken before queue.
 	turn    sync.Mutex
-	pending []waiting
+	queue   sync.Mutex
+	pending []waiting // requests without a response yet, in order; guarded by queue
 }
 
 // waiting is a request that waits for its response.
 type waiting struct {
 	Request
-	rule   *Armed // DropResponse, HoldResponse or Answer
-	answer []byte // of Answer
+	rule *Armed // DropResponse, HoldResponse or Answer
+
+	answer []byte        // of Answer; nil = the node answers
+	behind int           // how many later requests must be forwarded before it may go out
+	ready  chan struct{} // closed when behind is 0
+}
+
+func (w *waiting) due() bool {
+	select {
+	case <-w.ready:
+		return true
+	case <-w.rule.released:
+		return true
+	default:
+		return false
+	}
 }
 
 // reset ends both sides at once, from any goroutine.
@@ -136,12 +151,15 @@ func (c *conn) request(in *frames, r Request, rule *Armed) error {
 	size := int64(in.length)
 	if rule != nil && !rule.isReleased() {
 		switch rule.rule.Action {
-		case DropRequest:
+		case DropRequest, ResetRequest:
 			if err := in.copy(io.Discard, nil); err != nil {
 				return err
 			}
 			rule.done(r.Messages)
 			c.link.count(r.Client, r.Kind, Counts{Dropped: 1, DroppedBytes: size, DroppedMessages: r.Messages})
+			if rule.rule.Action == ResetRequest {
+				return errReset
+			}
 			return nil
 		case Answer:
 			whole, err := in.whole()
@@ -153,29 +171,73 @@ func (c *conn) request(in *frames, r Request, rule *Armed) error {
 				return fmt.Errorf("answer %s: %w", r.Kind, err)
 			}
 			in.consumed()
-			c.turn.Lock()
-			defer c.turn.Unlock()
-			c.pending = append(c.pending, waiting{Request: r, rule: rule, answer: answer})
-			return c.answers()
+			c.answer(waiting{Request: r, rule: rule, answer: answer, behind: rule.rule.Behind, ready: make(chan struct{})})
+			return nil
 		}
 	}
 	if !r.NoReply { // before the request leaves: its response may be faster than we are
-		c.turn.Lock()
+		c.queue.Lock()
 		c.pending = append(c.pending, waiting{Request: r, rule: rule})
-		c.turn.Unlock()
+		c.queue.Unlock()
 	}
 	if err := in.copy(c.node, func() bool { return c.link.in.wait(c.done) }); err != nil {
 		return err
 	}
 	c.link.count(r.Client, r.Kind, Counts{Requests: 1, RequestBytes: size, Sent: r.Messages})
+	c.forwarded(&r)
 	return nil
+}
+
+// answer queues an answer of our own. Writing it is left to a goroutine, so that requests flow on whatever holds the
+// client's side back.
+func (c *conn) answer(w waiting) {
+	if w.behind <= 0 {
+		close(w.ready)
+	}
+	c.queue.Lock()
+	c.pending = append(c.pending, w)
+	c.queue.Unlock()
+	c.link.wg.Go(func() {
+		select {
+		case <-w.ready:
+		case <-w.rule.released:
+		case <-c.done:
+			return
+		}
+		c.turn.Lock()
+		defer c.turn.Unlock()
+		if err := c.answers(); err != nil {
+			c.reset()
+		}
+	})
+}
+
+// forwarded tells the answers that wait for later requests that one has passed.
+func (c *conn) forwarded(r *Request) {
+	c.queue.Lock()
+	defer c.queue.Unlock()
+	for i := range c.pending {
+		w := &c.pending[i]
+		if w.answer == nil || w.behind <= 0 || !w.rule.picks(r) {
+			continue
+		}
+		if w.behind--; w.behind == 0 {
+			close(w.ready)
+		}
+	}
 }
 
 // answers writes the answers of our own whose turn has come. c.turn is held.
 func (c *conn) answers() error {
-	for len(c.pending) > 0 && c.pending[0].answer != nil {
+	for {
+		c.queue.Lock()
+		if len(c.pending) == 0 || c.pending[0].answer == nil || !c.pending[0].due() {
+			c.queue.Unlock()
+			return nil
+		}
 		w := c.pending[0]
 		c.pending = c.pending[1:]
+		c.queue.Unlock()
 		if !c.link.out.wait(c.done) {
 			return errReset
 		}
@@ -186,11 +248,15 @@ func (c *conn) answers() error {
 		n := int64(len(w.answer))
 		c.link.count(w.Client, w.Kind, Counts{Answered: 1, AnsweredBytes: n, Refused: w.Messages})
 	}
-	return nil
 }
 
 func (c *conn) responses() error {
 	in := &frames{r: bufio.NewReaderSize(c.node, bufferSize), session: c.session, way: ToClient}
+	continuer, _ := c.session.(Continuer)
+	var (
+		within  bool   // an earlier frame of a response that a rule acts on has come
+		dropped Counts // what was swallowed of it
+	)
 	for {
 		if err := in.next(); err != nil {
 			if errors.Is(err, io.EOF) && !c.link.out.wait(c.done) {
@@ -202,6 +268,7 @@ func (c *conn) responses() error {
 		if err != nil {
 			return err
 		}
+		more := continuer != nil && continuer.More()
 		var counts Counts
 		if w.State != nil {
 			whole, err := in.whole()
@@ -210,18 +277,28 @@ func (c *conn) responses() error {
 			}
 			counts.Confirmed, counts.Refused = c.session.Judge(&w.Request, whole)
 		}
-		if w.rule != nil && !w.rule.isReleased() {
+		// A response that was swallowed in part is swallowed whole, even if the rule is healed meanwhile.
+		dropping := within && dropped.DroppedBytes > 0
+		if w.rule != nil && (dropping || !w.rule.isReleased()) {
 			switch w.rule.rule.Action {
 			case DropResponse:
 				if err := in.copy(io.Discard, nil); err != nil {
 					return err
 				}
-				w.rule.done(counts.Confirmed)
-				c.link.count(w.Client, w.Kind,
-					Counts{Dropped: 1, DroppedBytes: int64(in.length), DroppedMessages: counts.Confirmed})
+				dropped.DroppedBytes += int64(in.length)
+				dropped.DroppedMessages += counts.Confirmed
+				if within = more; more {
+					continue
+				}
+				w.rule.done(dropped.DroppedMessages)
+				dropped.Dropped = 1
+				c.link.count(w.Client, w.Kind, dropped)
 				return errReset
 			case HoldResponse:
-				w.rule.done(w.Messages)
+				if !within {
+					w.rule.done(w.Messages)
+				}
+				within = more
 				select {
 				case <-w.rule.released:
 				case <-c.done:
@@ -232,7 +309,7 @@ func (c *conn) responses() error {
 		if !c.link.out.wait(c.done) {
 			return errReset
 		}
-		if err := c.respond(in, w, counts); err != nil {
+		if err := c.respond(in, w, counts, more); err != nil {
 			return err
 		}
 	}
@@ -250,32 +327,72 @@ func (c *conn) take(in *frames) (waiting, error) {
 			return waiting{}, nil // nothing pairs it: pass it on uncounted
 		}
 	}
-	c.turn.Lock()
-	defer c.turn.Unlock()
-	for i, w := range c.pending {
+	c.queue.Lock()
+	defer c.queue.Unlock()
+	for _, w := range c.pending {
 		if w.Tag == tag && w.answer == nil {
-			// It keeps its place until it is written, so that no answer of our own overtakes it.
-			c.pending[i].rule = nil
-			return w, nil
+			return w, nil // it keeps its place until it is written: see overtaken
 		}
 	}
 	return waiting{}, nil
 }
 
-func (c *conn) respond(in *frames, w waiting, counts Counts) error {
+// overtaken returns an answer of our own that must be written before the response to tag, or nil.
+func (c *conn) overtaken(tag uint64) *waiting {
+	c.queue.Lock()
+	defer c.queue.Unlock()
+	var first *waiting
+	for i := range c.pending {
+		w := c.pending[i]
+		if w.answer == nil && w.Tag == tag {
+			return first
+		}
+		if w.answer != nil && first == nil {
+			first = &w
+		}
+	}
+	return nil
+}
+
+// written forgets the request whose response was written.
+func (c *conn) written(tag uint64) {
+	c.queue.Lock()
+	defer c.queue.Unlock()
+	c.pending = slices.DeleteFunc(c.pending, func(w waiting) bool { return w.Tag == tag && w.answer == nil })
+}
+
+func (c *conn) respond(in *frames, w waiting, counts Counts, more bool) error {
+	for {
+		first := c.overtaken(w.Tag)
+		if first == nil {
+			break
+		}
+		select {
+		case <-first.ready:
+		case <-first.rule.released:
+		case <-c.done:
+			return errReset
+		}
+		c.turn.Lock()
+		err := c.answers()
+		c.turn.Unlock()
+		if err != nil {
+			return err
+		}
+	}
 	c.turn.Lock()
 	defer c.turn.Unlock()
 	if err := in.copy(c.client, func() bool { return c.link.out.wait(c.done) }); err != nil {
 		return err
 	}
-	counts.Responses, counts.ResponseBytes = 1, int64(in.length)
-	c.link.count(w.Client, w.Kind, counts)
-	for i := range c.pending {
-		if c.pending[i].Tag == w.Tag && c.pending[i].answer == nil {
-			c.pending = append(c.pending[:i], c.pending[i+1:]...)
-			break
-		}
+	counts.ResponseBytes = int64(in.length)
+	if more {
+		c.link.count(w.Client, w.Kind, counts)
+		return nil
 	}
+	counts.Responses = 1
+	c.link.count(w.Client, w.Kind, counts)
+	c.written(w.Tag)
 	return c.answers()
 }
 

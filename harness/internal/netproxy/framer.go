@@ -28,10 +28,17 @@ type Session interface {
 	Request(frame []byte, length int) (r Request, more bool)
 	// Tag returns what pairs the response that begins with frame with its request; false if more of it is needed.
 	Tag(frame []byte) (uint64, bool)
-	// Judge says how many messages a whole response confirms and refuses. Called if r.State is not nil.
+	// Judge says how many messages a whole response confirms and refuses. Called if r.State is not nil, for a response
+	// of several frames with each of them.
 	Judge(r *Request, response []byte) (confirmed, refused int64)
 	// Answer makes the whole frame of a response to a whole request that refuses it with code.
 	Answer(r *Request, request []byte, code string) ([]byte, error)
+}
+
+// Continuer is implemented by a Session whose protocol has responses of several frames. They are dropped or held as one.
+type Continuer interface {
+	// More says whether other frames follow of the response whose frame was last given to Tag.
+	More() bool
 }
 
 // Request is what a framer tells of one request.

@@ -8,7 +8,7 @@ import (
 )
 
 // Action is what a rule does to the requests it picks. None of them applies to a request without a reply, except
-// DropRequest and HoldRequest.
+// DropRequest, ResetRequest and HoldRequest.
 type Action uint8
 
 // The actions.
@@ -24,6 +24,8 @@ const (
 	// Answer does not forward the request but answers it with the framer's refusal Code, in its turn: after the
 	// responses to earlier requests of the connection, because clients read them in order.
 	Answer
+	// ResetRequest swallows the request and resets the connection.
+	ResetRequest
 )
 
 // Rule picks requests by what they are and says what happens to them.
@@ -34,6 +36,9 @@ type Rule struct {
 	Count  int    // how many in a row; 0 = 1; < 0 = all from the Nth on
 	Action Action
 	Code   string // of Answer
+	// Behind holds an answer back until so many later requests of the same kind and client have been forwarded on its
+	// connection, or the rule is healed. Responses behind it wait too.
+	Behind int
 }
 
 // Hits is the evidence of a rule.
@@ -57,7 +62,7 @@ type Armed struct {
 
 // Arm puts a rule in place. The first armed rule that picks a request acts on it; all rules count it.
 func (l *Link) Arm(r Rule) (*Armed, error) {
-	if r.Action < DropResponse || r.Action > Answer {
+	if r.Action < DropResponse || r.Action > ResetRequest {
 		return nil, fmt.Errorf("arm rule on link %s: no such action %d", l.name, r.Action)
 	}
 	if r.Action == Answer {
@@ -115,16 +120,21 @@ func (a *Armed) done(messages int64) {
 	a.hits.Messages += messages
 }
 
+// picks says whether the request is of the rule's kind and client.
+func (a *Armed) picks(r *Request) bool {
+	return (a.rule.Kind == "" || a.rule.Kind == r.Kind) && strings.HasPrefix(r.Client, a.rule.Client)
+}
+
 // pick counts the request at every rule and returns the one that acts on it, or nil.
 func (l *Link) pick(r *Request) *Armed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var acts *Armed
 	for _, a := range l.rules {
-		if a.rule.Kind != "" && a.rule.Kind != r.Kind || !strings.HasPrefix(r.Client, a.rule.Client) {
+		if !a.picks(r) {
 			continue
 		}
-		if r.NoReply && a.rule.Action != DropRequest && a.rule.Action != HoldRequest {
+		if r.NoReply && a.rule.Action != DropRequest && a.rule.Action != ResetRequest && a.rule.Action != HoldRequest {
 			continue
 		}
 		a.hits.Seen++

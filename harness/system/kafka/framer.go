@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -306,3 +307,5 @@ func countRecords(records []byte) int64 {
 	}
 	return n
 }
+
+func knownKind(kind string) bool { return slices.Contains(kinds, kind) }

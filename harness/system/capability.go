@@ -84,6 +84,12 @@ type ResponseDropper interface {
 	DropResponse(ctx context.Context, n Node, r WireRule) (Injection, error)
 }
 
+// RequestDropper swallows the picked request, which the node never sees, and resets the connection. Proof: the request came
+// whole and was not forwarded.
+type RequestDropper interface {
+	DropRequest(ctx context.Context, n Node, r WireRule) (Injection, error)
+}
+
 // RequestRefuser answers the picked request with a retriable refusal, code being the system's
 // name for it, without forwarding it; others pass.
 type RequestRefuser interface {

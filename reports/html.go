@@ -41,7 +41,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"storyAt":   storyChain,
 	"chart":     newChart,
 	"sheet":     newSheet,
-	"why":       func(attribution string) string { return whys[attribution] },
+	"why":       why,
 	"window":    func(w string) string { return windows[w].Words },
 	"percent":   func(f float64) string { return fmt.Sprintf("%.1f %%", 100*f) },
 	"interest":  interesting,
@@ -125,7 +125,8 @@ func storyChain(s Story, f Finding) []link {
 	if at, ok := brokenLink(f.Anomaly, f.Attribution); ok {
 		out[at].Broken = true
 		for i := at + 1; i < len(out); i++ {
-			if out[i].State == "" {
+			// A store event in the story of a lost message is about what stands in its place.
+			if out[i].State == "" || i <= 4 {
 				out[i].State = "gone"
 			}
 		}
@@ -198,7 +199,7 @@ type group struct {
 type row struct {
 	Name   string
 	Cells  []string
-	Differ bool
+	Differ bool // a setting that is not equal in all arms
 }
 
 func newSheet(r Repeat) sheet {
@@ -207,9 +208,6 @@ func newSheet(r Repeat) sheet {
 		out := row{Name: name}
 		for _, a := range r.Arms {
 			out.Cells = append(out.Cells, cell(a))
-		}
-		for _, c := range out.Cells {
-			out.Differ = out.Differ || c != out.Cells[0]
 		}
 		return out
 	}
@@ -225,6 +223,7 @@ func newSheet(r Repeat) sheet {
 	}
 	for _, k := range slices.Sorted(maps.Keys(names)) {
 		l := line(k, func(a Arm) string { return or(a.Settings[k], "default") })
+		l.Differ = slices.ContainsFunc(l.Cells, func(c string) bool { return c != l.Cells[0] })
 		if l.Differ {
 			knob.Rows = append(knob.Rows, l)
 		} else {
@@ -256,7 +255,7 @@ func newSheet(r Repeat) sheet {
 			became.Rows = append(became.Rows, line(c.name, func(a Arm) string { return count(c.of(a.Totals)) }))
 		}
 	}
-	pace := group{Title: "How it felt"}
+	pace := group{Title: "Latency and availability"}
 	for _, p := range []struct {
 		name string
 		of   func(Liveness) Latency

@@ -41,7 +41,9 @@ func count[N int | int64](n N) string {
 
 // plural writes "1 scenario" or "3 scenarios".
 func plural(n int, noun string) string {
-	if n != 1 {
+	if stem, y := strings.CutSuffix(noun, "y"); n != 1 && y {
+		noun = stem + "ies"
+	} else if n != 1 {
 		noun += "s"
 	}
 	return count(n) + " " + noun
@@ -77,27 +79,12 @@ func resultWord(r audit.ArmResult) string {
 	}
 }
 
-// whys says, for each attribution, where in the chain the message was lost and why.
-var whys = map[string]string{
-	"never-published":      "It was committed in the database and never published: it never left the application.",
-	"client-buffer":        "The application said sent, the broker never accepted it: it died in the client, on the wire or unread in the broker's socket.",
-	"broker":               "The broker had accepted it, and it is gone from the broker's storage.",
-	"unroutable":           "The broker took it and had no queue to put it in.",
-	"expired":              "Retention or a time-to-live deleted it before it was processed.",
-	"overflowed":           "A length limit dropped it.",
-	"dead-letter-dropped":  "It was dead-lettered, and the dead-letter destination did not keep it.",
-	"skipped":              "It is in the store and the group's position passed it, but nobody processed it.",
-	"settled-early":        "It was settled before its business transaction committed, and the commit never came.",
-	"deduplicated-wrongly": "It was taken for a duplicate of another message and dropped.",
-}
-
-// Attributions lists every attribution of a loss with what it says about where and why.
-func Attributions() map[string]string {
-	out := make(map[string]string, len(whys))
-	for k, v := range whys {
-		out[k] = v
+// why says where in the chain an attributed message was lost.
+func why(attribution string) string {
+	if m := audit.MeaningOf(attribution); m != "" {
+		return "It " + m + "."
 	}
-	return out
+	return ""
 }
 
 // stages are the stations of a message, in order.

@@ -1,25 +1,493 @@
 package audit
 
 import (
-	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
 
 	"conform/harness/ledger"
 )
 
 // Audit judges one arm by its recorded promise and evidence. The error is about us: a segment that
 // cannot be opened or read, or is of another schema. Damage is no error but a reason in the Verdict.
+//
+// A forbidden finding that is proven breaks the promise, whatever evidence about the fault is
+// missing; held, reproduced and missed need all of the evidence.
 func Audit(h ledger.Header, open Open) (Verdict, error) {
-	return Verdict{}, errors.ErrUnsupported
+	v, err := takeSurvey(open)
+	if err != nil {
+		return Verdict{}, fmt.Errorf("audit %s: %w", armName(h), err)
+	}
+	a := newAuditor(h, open, v)
+	if err := a.run(); err != nil {
+		return Verdict{}, fmt.Errorf("audit %s: %w", armName(h), err)
+	}
+	verdict := a.judge()
+	if len(verdict.Findings) > 0 {
+		if id, ok := storyOf(verdict.Findings); ok {
+			story, err := Tell(h, open, id)
+			if err != nil {
+				return Verdict{}, err
+			}
+			verdict.StoryOf, verdict.Story = &id, &story
+		}
+	}
+	return verdict, nil
 }
 
-// Tell returns the whole story of one message, with the injections, heals and position's present
-// occupant around it.
-func Tell(h ledger.Header, open Open, id ledger.MessageID) (Story, error) {
-	return Story{}, errors.ErrUnsupported
+func armName(h ledger.Header) string { return h.Suite + "/" + h.Scenario + "/" + h.Arm }
+
+// Compare says where the caller's promise and check versions differ from the recorded ones, in
+// words. The audit judges by the recorded promise all the same.
+func Compare(h ledger.Header, promise ledger.Promise, checks map[string]int) []string {
+	var out []string
+	if h.Promise.Start != promise.Start || h.Promise.End != promise.End {
+		out = append(out, fmt.Sprintf("the recorded promise reaches from %q to %q, this binary's from %q to %q", h.Promise.Start, h.Promise.End, promise.Start, promise.End))
+	}
+	if !slices.Equal(slices.Sorted(slices.Values(h.Promise.Places)), slices.Sorted(slices.Values(promise.Places))) {
+		out = append(out, fmt.Sprintf("the recorded promise is judged at %v, this binary's at %v", h.Promise.Places, promise.Places))
+	}
+	if h.Promise.MaxUnavailable != promise.MaxUnavailable {
+		out = append(out, fmt.Sprintf("the recorded promise bounds a gap by %s, this binary's by %s", h.Promise.MaxUnavailable, promise.MaxUnavailable))
+	}
+	for _, name := range union(h.Promise.Rules, promise.Rules) {
+		if was, is := h.Promise.Rules[name], promise.Rules[name]; was != is {
+			out = append(out, fmt.Sprintf("%s is recorded as %s, in this binary as %s", name, ruleWords(was), ruleWords(is)))
+		}
+	}
+	return append(out, compareChecks(h.Checks, checks)...)
 }
 
-// Compare says where the caller's promise and check versions differ from the recorded ones.
-func Compare(h ledger.Header, promise ledger.Promise, checks map[string]int) []string { return nil }
+func compareChecks(recorded, own map[string]int) []string {
+	var out []string
+	for _, name := range union(recorded, own) {
+		was, recordedToo := recorded[name]
+		is, known := own[name]
+		switch {
+		case !known:
+			out = append(out, fmt.Sprintf("check %s (version %d) is recorded, this binary has none", name, was))
+		case !recordedToo:
+			out = append(out, fmt.Sprintf("check %s (version %d) is new in this binary", name, is))
+		case was != is:
+			out = append(out, fmt.Sprintf("check %s is recorded in version %d, this binary has %d", name, was, is))
+		}
+	}
+	return out
+}
 
-// Checks returns the names and versions of the checks of this binary.
-func Checks() map[string]int { return nil }
+func union[V any](a, b map[string]V) []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func ruleWords(r ledger.Rule) string {
+	switch {
+	case r.Allowed:
+		return "allowed"
+	case r.Bound > 0:
+		return fmt.Sprintf("bounded by %d", r.Bound)
+	default:
+		return "forbidden"
+	}
+}
+
+// tally is what the main pass counts for the evidence.
+type tally struct {
+	beforeConfirmed, afterConfirmed int
+	beforeClaimed, afterClaimed     int
+	duringConfirmed, duringRefused  int
+	duringSilent                    int
+	inFlight                        []int // per injection
+	received, effects               int
+}
+
+// auditor is one audit at work.
+type auditor struct {
+	header   ledger.Header
+	open     Open
+	survey   *survey
+	index    *index
+	findings findings
+	pulse    *pulse
+	tally    tally
+	totals   Totals
+	liveness Liveness
+
+	primary       ledger.View // the view in which places and order are judged: raw, if it was read
+	primaryFlag   flags
+	anyStartMoved bool
+	finalReadOK   bool
+
+	observers struct {
+		stored   []storedObserver
+		received []receivedObserver
+		conclude []concluder
+	}
+	ran map[string]int
+
+	contradictions []string // a ledger that contradicts itself proves nothing: at most SampleSize
+	contradicted   int
+	mayHaveExpired int
+}
+
+func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
+	a := &auditor{
+		header: h, open: open, survey: v, index: newIndex(), pulse: newPulse(), primaryFlag: storedRaw,
+		findings: findings{byKey: map[findingKey]*Finding{}}, ran: map[string]int{},
+	}
+	raw := false
+	for key, end := range v.ends {
+		raw = raw || key.view == ledger.ViewRaw
+		a.anyStartMoved = a.anyStartMoved || end.Low > 0
+	}
+	if v.committed && !raw {
+		a.primary, a.primaryFlag = ledger.ViewCommitted, storedCommitted
+	}
+	a.tally.inFlight = make([]int, len(v.injections))
+	for _, c := range checks {
+		o := c.start(a)
+		if s, ok := o.(storedObserver); ok {
+			a.observers.stored = append(a.observers.stored, s)
+		}
+		if r, ok := o.(receivedObserver); ok {
+			a.observers.received = append(a.observers.received, r)
+		}
+		if s, ok := o.(concluder); ok {
+			a.observers.conclude = append(a.observers.conclude, s)
+		}
+		a.ran[c.name] = c.version
+	}
+	return a
+}
+
+func (a *auditor) contradiction(format string, args ...any) {
+	a.contradicted++
+	if len(a.contradictions) < SampleSize {
+		a.contradictions = append(a.contradictions, fmt.Sprintf(format, args...))
+	}
+}
+
+// run makes the main pass, then lets the checks conclude, then looks up when it all happened.
+func (a *auditor) run() error {
+	segments, err := scan(a.open, a.see)
+	if err != nil {
+		return err
+	}
+	for i, s := range segments { // the full pass has seen all damage, the survey not that within skipped batches
+		if i < len(a.survey.segments) {
+			s.killed = s.killed || a.survey.segments[i].killed
+		}
+	}
+	a.survey.segments = segments
+	for _, s := range a.index.streams {
+		s.settleSpans()
+	}
+	a.sum()
+	a.finalReadOK = a.finalRead().OK
+	for _, c := range a.observers.conclude {
+		if err := c.conclude(); err != nil {
+			return err
+		}
+	}
+	a.findings.forbid(a.header.Promise)
+	return a.date()
+}
+
+func (a *auditor) see(s *segment, e *ledger.Event) {
+	switch e.Kind {
+	case ledger.Invoke:
+		if e.To > e.Seq && e.Stream != 0 {
+			a.pulse.send(e.At)
+			a.index.stream(e.Stream).invoke(span{from: e.Seq, to: e.To, at: e.At, epoch: a.survey.epoch(e.At)})
+		} else {
+			a.contradiction("%s: an invoke covers %d/%d..%d", s.title(), e.Stream, e.Seq, e.To)
+		}
+	case ledger.Complete:
+		a.complete(s, e)
+	case ledger.Claimed:
+		if e.Claim == ledger.ClaimSent && e.Stream != 0 {
+			a.claim(a.index.stream(e.Stream).flagsOf(e.Seq), e.At)
+		}
+	case ledger.Stored:
+		a.stored(s, e)
+	case ledger.Received:
+		a.tally.received++
+		for _, o := range a.observers.received {
+			o.received(s, e)
+		}
+	case ledger.Effect:
+		a.tally.effects++
+	}
+}
+
+func (a *auditor) claim(m *flags, at int64) {
+	if *m&claimed != 0 {
+		return
+	}
+	*m |= claimed
+	if at < a.survey.firstStrike {
+		a.tally.beforeClaimed++
+	}
+	if at > a.survey.lastHeal {
+		a.tally.afterClaimed++
+	}
+}
+
+// complete sorts a Complete into before, in flight, during and after. A send is in flight at a
+// strike if it was handed over before it and completed at or after it, or never. During counts
+// confirms of sends that were both sent and confirmed between first strike and last heal: one that
+// was on its way before the strike says nothing about the time after it. Silent are sends of which
+// nobody had heard, or only of a timeout, when the last heal came.
+func (a *auditor) complete(s *segment, e *ledger.Event) {
+	if e.Stream == 0 {
+		a.contradiction("%s: a complete names no message", s.title())
+		return
+	}
+	v := a.survey
+	m := a.index.stream(e.Stream).flagsOf(e.Seq)
+	first := *m&completed == 0
+	*m |= completed
+	if e.Sent != 0 {
+		a.pulse.send(e.Sent)
+	}
+	inWindow := e.At >= v.firstStrike && e.At <= v.lastHeal
+	if first {
+		if e.Sent != 0 {
+			for i, inj := range v.injections {
+				if e.Sent < inj.at && inj.at <= e.At {
+					a.tally.inFlight[i]++
+				}
+			}
+		}
+		if v.firstStrike != math.MaxInt64 && e.Sent <= v.lastHeal && (e.At > v.lastHeal || inWindow && e.Outcome == ledger.InDoubt) {
+			a.tally.duringSilent++
+		}
+	}
+	switch e.Outcome {
+	case ledger.OK:
+		if *m&refused != 0 {
+			a.contradiction("%s: %s was refused and is confirmed too", s.title(), e.ID())
+		}
+		if e.Pos.Offset >= 0 && *m&confirmed == 0 {
+			*m |= placed
+			if end := v.ends[viewKey{partitionKey{e.Pos.Destination, e.Pos.Partition}, a.primary}]; end != nil && e.Pos.Offset < end.Low {
+				*m |= belowStart
+			}
+		}
+		if *m&confirmed == 0 {
+			*m |= confirmed
+			a.pulse.confirm(v, e.Sent, e.At)
+			if e.At < v.firstStrike {
+				a.tally.beforeConfirmed++
+			}
+			if e.At > v.lastHeal {
+				a.tally.afterConfirmed++
+			}
+			if inWindow && e.Sent >= v.firstStrike {
+				a.tally.duringConfirmed++
+			}
+		}
+	case ledger.Failed:
+		if *m&confirmed != 0 {
+			a.contradiction("%s: %s was confirmed and is refused too", s.title(), e.ID())
+		}
+		if *m&refused == 0 && inWindow {
+			a.tally.duringRefused++
+		}
+		*m |= refused
+	}
+	if e.Claim == ledger.ClaimSent {
+		a.claim(m, e.At)
+	}
+}
+
+// known says whether an event names a view and a destination that exist.
+func (a *auditor) known(e *ledger.Event) bool {
+	return e.View <= ledger.ViewDeadLetter && int(e.Pos.Destination) < len(a.header.Destinations)
+}
+
+func (a *auditor) stored(s *segment, e *ledger.Event) {
+	if !a.known(e) {
+		a.contradiction("%s: a record was read from destination %d in view %d, of which the header knows nothing", s.title(), e.Pos.Destination, e.View)
+		return
+	}
+	seen := a.index.partition(e.Pos).see(e)
+	var m *flags
+	if e.Stream != 0 {
+		m = a.index.stream(e.Stream).flagsOf(e.Seq)
+	}
+	for _, o := range a.observers.stored {
+		o.stored(s, e, seen, m)
+	}
+	if m != nil {
+		*m |= storedRaw << e.View
+	}
+}
+
+// sum counts messages by what became of them, and the sends that never completed.
+func (a *auditor) sum() {
+	t := &a.totals
+	v := a.survey
+	for _, s := range a.index.streams {
+		done := make([]uint64, len(s.spans)) // completed messages of each span
+		i := 0
+		s.walk(func(seq uint64, f flags) {
+			for i < len(s.spans) && s.spans[i].to <= seq {
+				i++
+			}
+			invoked := i < len(s.spans) && s.spans[i].from <= seq
+			if invoked && f&completed != 0 {
+				done[i]++
+			}
+			if f&confirmed != 0 {
+				t.Confirmed++
+				if !invoked {
+					a.contradiction("%d/%d is confirmed, and no invoke covers it", s.id, seq)
+				}
+			} else if f&refused != 0 {
+				t.Refused++
+			}
+			if f&claimed != 0 {
+				t.Claimed++
+			}
+			if f&stored != 0 {
+				t.Stored++
+				if invoked && f&(confirmed|refused) == 0 {
+					t.Recovered++
+				}
+			}
+			if txn := v.txnOf(ledger.MessageID{Stream: s.id, Seq: seq}); txn != nil && f&storedCommitted != 0 {
+				txn.seen++
+			}
+		})
+		for i, sp := range s.spans {
+			n := sp.to - sp.from
+			t.Invoked += int(n)
+			open := int(n - done[i])
+			for j, inj := range v.injections {
+				if sp.epoch < v.epochsBefore(inj.at) {
+					a.tally.inFlight[j] += open
+				}
+			}
+			if v.firstStrike != math.MaxInt64 && (v.lastHeal == math.MaxInt64 || sp.epoch < v.epochsBefore(v.lastHeal)) {
+				a.tally.duringSilent += open
+			}
+		}
+	}
+	t.InDoubt = max(0, t.Invoked-t.Confirmed-t.Refused)
+	t.Received, t.Effects = a.tally.received, a.tally.effects
+	if v.loadAt == math.MaxInt64 {
+		v.loadAt = 0
+		if a.pulse.firstSend != math.MaxInt64 {
+			v.loadAt = a.pulse.firstSend
+		}
+	}
+}
+
+// flagged lists the anomalies that have a flag of their own.
+var flagged = [...]struct {
+	flag    flags
+	anomaly string
+}{
+	{duplicated, DuplicateStore},
+	{corrupted, Corrupted},
+	{misrouted, Misrouted},
+	{reordered, ReorderedStore},
+	{conflicting, Conflict},
+}
+
+// keysOf returns the findings that a message is part of.
+func (a *auditor) keysOf(s *stream, seq uint64, f flags, dst []findingKey) []findingKey {
+	if key, lost, _ := a.lost(s, seq, f); lost {
+		dst = append(dst, key)
+	}
+	if key, stray := strayAs(f, s.invoked(seq)); stray {
+		dst = append(dst, key)
+	}
+	for _, x := range flagged {
+		if f&x.flag != 0 {
+			dst = append(dst, findingKey{anomaly: x.anomaly})
+		}
+	}
+	if f&transacted != 0 {
+		for _, name := range []string{AbortedRead, TornTxn, EarlyRead} {
+			dst = append(dst, findingKey{anomaly: name})
+		}
+	}
+	return dst
+}
+
+// date makes a pass to learn when the messages of each finding were sent, and what was said of the
+// samples. Without findings there is nothing to do.
+func (a *auditor) date() error {
+	if len(a.findings.byKey) == 0 {
+		return nil
+	}
+	var keys []findingKey
+	const suspicious = duplicated | corrupted | misrouted | reordered | conflicting | transacted
+	_, err := scan(a.open, func(s *segment, e *ledger.Event) {
+		if e.Kind != ledger.Complete && e.Kind != ledger.Claimed || e.Stream == 0 {
+			return
+		}
+		st := a.index.stream(e.Stream)
+		f := *st.flagsOf(e.Seq)
+		if f&stored != 0 && f&suspicious == 0 && f&refused == 0 {
+			return
+		}
+		keys = a.keysOf(st, e.Seq, f, keys[:0])
+		for _, k := range keys {
+			x := a.findings.byKey[k]
+			if x == nil {
+				continue
+			}
+			from, to := e.At, e.At
+			if e.Sent != 0 {
+				from = e.Sent
+			}
+			if x.From == 0 || from < x.From {
+				x.From = from
+			}
+			x.To = max(x.To, to)
+			if slices.Contains(x.Sample, e.ID()) {
+				x.witness(a.said(s, e))
+			}
+		}
+	}, ledger.Complete, ledger.Claimed)
+	if err != nil {
+		return err
+	}
+	for _, x := range a.findings.byKey {
+		x.Window = a.survey.window(x.From, x.To)
+		if x.Anomaly == Lost && len(x.Sample) > 0 {
+			x.Witnesses = append([]string{a.absence(x.Sample[0])}, x.Witnesses[:min(len(x.Witnesses), SampleSize-1)]...)
+		}
+	}
+	return nil
+}
+
+// said puts a Complete or Claimed into one line.
+func (a *auditor) said(s *segment, e *ledger.Event) string {
+	at := a.survey.since(e.At)
+	switch {
+	case e.Kind == ledger.Claimed:
+		return fmt.Sprintf("%s: the caller was told %q of %s at %s", s.title(), e.Claim, e.ID(), at)
+	case e.Outcome == ledger.OK && e.Pos.Offset >= 0:
+		return fmt.Sprintf("%s: %s was confirmed at %s, as %s", s.title(), e.ID(), at, place(e.Pos))
+	case e.Outcome == ledger.OK:
+		return fmt.Sprintf("%s: %s was confirmed at %s", s.title(), e.ID(), at)
+	case e.Outcome == ledger.Failed:
+		return fmt.Sprintf("%s: %s was refused at %s: %s", s.title(), e.ID(), at, e.Text)
+	default:
+		return fmt.Sprintf("%s: %s ended in doubt at %s %s", s.title(), e.ID(), at, e.Text)
+	}
+}
+
+// place names a position.
+func place(p ledger.Position) string {
+	if p.Offset < 0 {
+		return fmt.Sprintf("partition %d", p.Partition)
+	}
+	return fmt.Sprintf("partition %d offset %d", p.Partition, p.Offset)
+}

@@ -95,7 +95,8 @@ const (
 	// before the read, N = the end position after it, Low = the first position still there,
 	// Count = the broker's own count if it has one, else -1.
 	StoreEnd
-	// Received is one delivery to Consumer: (Stream, Seq), Pos, Digest, Attempt (from 1, 0 = unknown).
+	// Received is one delivery to Consumer: (Stream, Seq), Pos, Digest, the View it reads in, Attempt
+	// (from 1, 0 = unknown).
 	Received
 	// Settled is an ack, nack, reject or offset commit by Consumer: Text says which; Outcome whether
 	// the broker confirmed it. For an offset commit Pos.Offset is the next position.

@@ -1,0 +1,47 @@
+package audit
+
+import (
+	"slices"
+	"strings"
+
+	"conform/harness/ledger"
+)
+
+// A check finds one or a few anomalies of one place. Each is a file of its own that registers
+// itself; registration order does not matter.
+type check struct {
+	name    string
+	version int      // raised whenever the same ledger may be judged otherwise
+	reports []string // the anomalies it can report
+	start   func(a *auditor) any
+}
+
+// What start returns may implement these. All are called in the order of the ledger, once an event.
+type (
+	// storedObserver sees each record of the final read once a view, with how it relates to what was
+	// read before; m are the flags of its message, or nil if its identity is unreadable.
+	storedObserver interface {
+		stored(s *segment, e *ledger.Event, seen sighting, m *flags)
+	}
+	receivedObserver interface {
+		received(s *segment, e *ledger.Event)
+	}
+	// concluder sums up after the main pass, when all flags are set.
+	concluder interface{ conclude() error }
+)
+
+var checks []check
+
+func register(c check) {
+	checks = append(checks, c)
+	slices.SortFunc(checks, func(a, b check) int { return strings.Compare(a.name, b.name) })
+}
+
+// Checks returns the names and versions of the checks of this binary.
+func Checks() map[string]int {
+	out := make(map[string]int, len(checks))
+	for _, c := range checks {
+		out[c.name] = c.version
+	}
+	return out
+}

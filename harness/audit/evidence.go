@@ -1,0 +1,338 @@
+package audit
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"conform/harness/ledger"
+)
+
+// judge weighs the findings against the evidence.
+func (a *auditor) judge() Verdict {
+	v := Verdict{
+		Findings: a.findings.sorted(), Totals: a.totals, Liveness: a.liveness, Checks: a.ran,
+		Differs: compareChecks(a.header.Checks, Checks()),
+	}
+	for _, s := range a.survey.segments {
+		for _, d := range s.damage {
+			v.Damage = append(v.Damage, d.Error())
+		}
+	}
+	v.Proofs = a.proofs()
+	complete := true
+	for _, p := range v.Proofs {
+		if !p.OK {
+			complete = false
+			v.Reasons = append(v.Reasons, fmt.Sprintf("%s: want %s, got %s", p.Name, p.Want, p.Got))
+		}
+	}
+
+	switch a.header.Role {
+	case roleGuarded, roleObservation:
+		for _, f := range v.Findings {
+			if !f.Forbidden {
+				continue
+			}
+			if missing := a.unproven(f); missing != "" {
+				complete = false
+				v.Reasons = append(v.Reasons, fmt.Sprintf("%s (%d) is not proven: %s", f.Name(), f.Count, missing))
+				continue
+			}
+			v.Arm = Broke
+		}
+		if v.Arm == Broke {
+			break
+		}
+		if complete {
+			v.Arm = Held
+		}
+	case roleControl:
+		switch {
+		case a.header.Expect == nil:
+			v.Reasons = append(v.Reasons, "the control names no anomaly that it must reproduce")
+		case !complete:
+		case slices.ContainsFunc(v.Findings, func(f Finding) bool { return expected(*a.header.Expect, f) }):
+			v.Arm = Reproduced
+		default:
+			v.Arm = Missed
+			v.Reasons = append(v.Reasons, fmt.Sprintf("the control did not show %s: found %s", expectName(*a.header.Expect), findingNames(v.Findings)))
+		}
+	default:
+		v.Reasons = append(v.Reasons, fmt.Sprintf("the recorded role %q is unknown", a.header.Role))
+	}
+	if v.Arm == Held || v.Arm == Reproduced {
+		v.Reasons = nil
+	}
+	return v
+}
+
+// expected says whether a finding is the anomaly that a control must reproduce.
+func expected(e ledger.Expect, f Finding) bool {
+	return f.Anomaly == e.Anomaly && (e.Attribution == "" || e.Attribution == f.Attribution)
+}
+
+func expectName(e ledger.Expect) string { return Finding{Anomaly: e.Anomaly, Attribution: e.Attribution}.Name() }
+
+func findingNames(fs []Finding) string {
+	if len(fs) == 0 {
+		return "nothing"
+	}
+	names := make([]string, len(fs))
+	for i, f := range fs {
+		names[i] = f.Name()
+	}
+	return strings.Join(names, ", ")
+}
+
+// unproven says what is missing for a finding to be proven, or nothing.
+func (a *auditor) unproven(f Finding) string {
+	row, _ := Lookup(f.Anomaly)
+	if row.rests&onAbsence != 0 {
+		if p := a.finalRead(); !p.OK {
+			return p.Name + ": " + p.Got
+		}
+		if p := a.quiet(); !p.OK {
+			return p.Name + ": " + p.Got
+		}
+	}
+	if row.rests&(onAbsence|onFirst) != 0 {
+		// A segment of unknown content may have held stored records.
+		if d := a.survey.damaged(func(s *segment) bool { return s.stores || !s.sends }); len(d) > 0 {
+			return d[0]
+		}
+	}
+	if row.rests&onInvokes != 0 {
+		if d := a.survey.damaged(func(s *segment) bool { return s.sends || !s.stores }); len(d) > 0 {
+			return d[0]
+		}
+		if p := a.segmentsEnded(); !p.OK {
+			return p.Name + ": " + p.Got
+		}
+	}
+	return ""
+}
+
+// proofs lists all that must have been seen for the arm's verdict to count.
+func (a *auditor) proofs() []Proof {
+	ev, t, v := a.header.Evidence, a.tally, a.survey
+	var out []Proof
+	least := func(name, what string, want, got int) {
+		if want > 0 {
+			out = append(out, Proof{Name: name, Want: fmt.Sprintf(">= %d %s", want, what), Got: fmt.Sprint(got), OK: got >= want})
+		}
+	}
+	what, before, after := "confirmed", t.beforeConfirmed, t.afterConfirmed
+	if a.totals.Confirmed == 0 && a.totals.Claimed > 0 {
+		what, before, after = "claimed sent (nothing in this arm is ever confirmed)", t.beforeClaimed, t.afterClaimed
+	}
+	least("before the strike", what, ev.Before, before)
+	inFlight, at := 0, "no strike is recorded"
+	for i, n := range t.inFlight {
+		if i == 0 || n > inFlight {
+			inFlight, at = n, fmt.Sprintf("%d at %q", n, v.injections[i].id)
+		}
+	}
+	if ev.InFlight > 0 {
+		out = append(out, Proof{Name: "in flight at the strike", Want: fmt.Sprintf(">= %d", ev.InFlight), Got: at, OK: inFlight >= ev.InFlight})
+	}
+	least("between strike and heal", "confirmed", ev.During.Confirmed, t.duringConfirmed)
+	least("between strike and heal", "refused", ev.During.Refused, t.duringRefused)
+	least("between strike and heal", "silent", ev.During.Silent, t.duringSilent)
+	least("between strike and heal", "refused or silent", ev.During.RefusedOrSilent, t.duringRefused+t.duringSilent)
+	if most := ev.During.MaxConfirmed; most != nil {
+		out = append(out, Proof{Name: "between strike and heal", Want: fmt.Sprintf("<= %d confirmed", *most), Got: fmt.Sprint(t.duringConfirmed), OK: t.duringConfirmed <= *most})
+	}
+	least("after the heal", what, ev.After, after)
+	for _, id := range ev.Bites {
+		p := Proof{Name: "bite of " + id, Want: "proof that it bit", Got: "no such strike is recorded"}
+		if i := v.injection(id); i != nil {
+			p.OK, p.Got = i.bitten, i.proof
+			if p.Got == "" && !i.bitten {
+				p.Got = "no proof is recorded"
+			}
+		}
+		out = append(out, p)
+	}
+	for _, name := range ev.Ends {
+		p := Proof{Name: "end of " + name, Want: "ended as planned", Got: "its end is not recorded"}
+		for _, w := range v.workers {
+			if w.Text == name {
+				p.OK, p.Got = w.Outcome == ledger.OK, w.Detail
+			}
+		}
+		out = append(out, p)
+	}
+	return append(out, a.stepsReached(), a.workersEnded(), a.healed(), a.quiet(), a.finalRead(), a.segmentsEnded(), a.undamaged(), a.consistent(), a.allChecks())
+}
+
+func proof(name, want string, faults []string, good string) Proof {
+	p := Proof{Name: name, Want: want, Got: good, OK: len(faults) == 0}
+	if !p.OK {
+		p.Got = strings.Join(faults[:min(len(faults), SampleSize)], "; ")
+	}
+	return p
+}
+
+func (a *auditor) stepsReached() Proof {
+	var faults []string
+	for _, s := range a.survey.steps {
+		if s.Outcome != ledger.OK {
+			faults = append(faults, fmt.Sprintf("step %q was not reached: %s", s.Text, s.Detail))
+		}
+	}
+	return proof("plan", "every step reached", faults, fmt.Sprintf("%d steps", len(a.survey.steps)))
+}
+
+func (a *auditor) workersEnded() Proof {
+	var faults []string
+	for _, w := range a.survey.workers {
+		if w.Outcome != ledger.OK {
+			faults = append(faults, fmt.Sprintf("worker %s: %s", w.Text, w.Detail))
+		}
+	}
+	return proof("workers", "ended as planned", faults, fmt.Sprintf("%d workers", len(a.survey.workers)))
+}
+
+func (a *auditor) healed() Proof {
+	var faults []string
+	for _, i := range a.survey.injections {
+		switch {
+		case i.healFailed:
+			faults = append(faults, fmt.Sprintf("%q could not be healed", i.id))
+		case !i.healed:
+			faults = append(faults, fmt.Sprintf("no heal of %q is recorded", i.id))
+		}
+	}
+	return proof("heals", "every strike healed", faults, fmt.Sprintf("%d healed", len(a.survey.injections)))
+}
+
+func (a *auditor) quiet() Proof {
+	p := Proof{Name: "quiescence", Want: "nothing moved before the final read", Got: "it is not recorded that the store was quiet"}
+	if q := a.survey.quiet; q != nil {
+		p.OK, p.Got = q.Outcome == ledger.OK, q.Detail
+		if p.Got == "" && p.OK {
+			p.Got = "quiet"
+		}
+	}
+	return p
+}
+
+// finalRead says whether every partition of every destination was read to its end in each view that
+// is needed: the raw one (the dead-letter one for such a destination), and the committed one for all
+// if it was read for any.
+func (a *auditor) finalRead() Proof {
+	var faults []string
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	needed := map[viewKey]bool{}
+	for d, dest := range a.header.Destinations {
+		for n := range max(1, dest.Partitions) {
+			key := partitionKey{uint16(d), int32(n)}
+			switch {
+			case dest.DeadLetter && !needed[viewKey{key, ledger.ViewRaw}]:
+				needed[viewKey{key, ledger.ViewDeadLetter}] = true
+			default:
+				needed[viewKey{key, a.primary}] = true
+			}
+			if a.survey.committed && !dest.DeadLetter {
+				needed[viewKey{key, ledger.ViewCommitted}] = true
+			}
+		}
+	}
+	if len(needed) == 0 {
+		fault("the header names no destination")
+	}
+	for key, p := range a.index.partitions { // whatever was read must have been read to its end
+		for view, read := range p.views {
+			if read.count > 0 {
+				needed[viewKey{key, ledger.View(view)}] = true
+			}
+		}
+	}
+	records := 0
+	for _, key := range slices.SortedFunc(maps.Keys(needed), compareViews) {
+		name := fmt.Sprintf("partition %d, %s view", key.number, key.view)
+		if int(key.destination) < len(a.header.Destinations) && len(a.header.Destinations) > 1 {
+			name = a.header.Destinations[key.destination].Name + " " + name
+		}
+		end := a.survey.ends[key]
+		if end == nil {
+			fault("%s was not read to its end", name)
+			continue
+		}
+		var read viewRead
+		if p := a.index.partitions[key.partitionKey]; p != nil {
+			read = p.views[key.view]
+		}
+		records += read.count
+		raw := a.survey.ends[viewKey{key.partitionKey, ledger.ViewRaw}]
+		switch {
+		case end.moved:
+			fault("%s was read twice with different ends", name)
+		case end.N != end.Pos.Offset:
+			fault("the end of %s moved from %d to %d while it was read", name, end.Pos.Offset, end.N)
+		case end.Count >= 0 && end.Count != int64(read.count):
+			fault("%s: the broker counts %d records, %d were read", name, end.Count, read.count)
+		case read.count > 0 && (read.high >= end.N || read.low < end.Low):
+			fault("%s: records were read at %d..%d, outside of %d..%d", name, read.low, read.high, end.Low, end.N)
+		case key.view == ledger.ViewCommitted && raw != nil && raw.N != end.N:
+			fault("%s ends at %d, the raw view at %d", name, end.N, raw.N)
+		}
+	}
+	return proof("final read", "the whole store, to an end that did not move", faults, fmt.Sprintf("%d records in %d reads", records, len(needed)))
+}
+
+func compareViews(a, b viewKey) int {
+	return (int(a.destination)-int(b.destination))<<40 + (int(a.number)-int(b.number))<<2 + int(a.view) - int(b.view)
+}
+
+func (a *auditor) segmentsEnded() Proof {
+	var faults []string
+	known := map[string]bool{}
+	for _, s := range a.survey.segments {
+		known[s.Worker], known[s.Name] = true, true
+		if !s.closed && !s.killed {
+			faults = append(faults, fmt.Sprintf("segment %s was not closed, and its writer was not killed as planned", s.file))
+		}
+	}
+	for _, w := range a.survey.workers {
+		if !known[w.Text] {
+			faults = append(faults, fmt.Sprintf("worker %s has no segment", w.Text))
+		}
+	}
+	if len(a.survey.segments) == 0 {
+		faults = append(faults, "the ledger has no segment")
+	}
+	return proof("segments", "each closed, or its writer killed as planned", faults, fmt.Sprintf("%d segments", len(a.survey.segments)))
+}
+
+func (a *auditor) undamaged() Proof {
+	return proof("ledger", "no damage", a.survey.damaged(func(*segment) bool { return true }), "whole")
+}
+
+func (a *auditor) consistent() Proof {
+	faults := slices.Clone(a.contradictions)
+	if a.contradicted > len(faults) {
+		faults = append(faults, fmt.Sprintf("and %d more", a.contradicted-len(faults)))
+	}
+	if a.mayHaveExpired > 0 {
+		faults = append(faults, fmt.Sprintf("%d messages are absent, their positions are unknown and the start of their log has moved: lost or expired cannot be told", a.mayHaveExpired))
+	}
+	if a.totals.Invoked == 0 {
+		faults = append(faults, "nothing was sent")
+	}
+	return proof("consistency", "a ledger that agrees with itself", faults, fmt.Sprintf("%d messages", a.totals.Invoked))
+}
+
+// allChecks says whether every check that the recording binary had was run here.
+func (a *auditor) allChecks() Proof {
+	var faults []string
+	for _, name := range slices.Sorted(maps.Keys(a.header.Checks)) {
+		if _, ok := a.ran[name]; !ok {
+			faults = append(faults, fmt.Sprintf("check %s did not run: this binary has none of that name", name))
+		}
+	}
+	return proof("checks", "every check ran", faults, fmt.Sprintf("%d checks", len(a.ran)))
+}
+

@@ -1,0 +1,130 @@
+package audit
+
+import (
+	"fmt"
+
+	"conform/harness/ledger"
+)
+
+func init() {
+	register(check{name: "lost", version: 1, reports: []string{Lost}, start: func(a *auditor) any { return &lostCheck{a} }})
+}
+
+// lostCheck finds messages that are not in the store though somebody was promised that they were.
+type lostCheck struct{ a *auditor }
+
+// lostAs says whether a message that is absent from the store is lost, by whose word, and where it
+// died:
+//
+//	outcome      claim   otherwise                      lost
+//	ok           any     its position is below the
+//	                     start of the log               (confirmed)/expired
+//	ok           any                                    (confirmed)/broker
+//	in doubt     sent    invoked                        (claimed)/client-buffer: no confirm is in the ledger
+//	in doubt     sent    never invoked                  (claimed)/never-published: it never reached the client
+//	failed       sent                                   (claimed)/never-published: refused, and the caller was told "sent"
+//	in doubt     none    or failed                      not lost: nobody said that it would be there
+//	failed       none    or failed                      not lost
+//	ok           any     never invoked                  not judged: such a ledger contradicts itself
+//
+// A broker's confirm outweighs the claim: the loss is then the broker's, whatever the caller heard.
+func lostAs(f flags, invoked bool) (findingKey, bool) {
+	switch {
+	case f&stored != 0:
+		return findingKey{}, false
+	case f&confirmed != 0 && !invoked:
+		return findingKey{}, false
+	case f&confirmed != 0 && f&belowStart != 0:
+		return findingKey{Lost, "confirmed", Expired}, true
+	case f&confirmed != 0:
+		return findingKey{Lost, "confirmed", Broker}, true
+	case f&claimed == 0:
+		return findingKey{}, false
+	case f&refused != 0 || !invoked:
+		return findingKey{Lost, "claimed", NeverPublished}, true
+	default:
+		return findingKey{Lost, "claimed", ClientBuffer}, true
+	}
+}
+
+// lost says the same of a message of this ledger. Where the start of the log has moved, a message
+// without a known position may have expired: that is unknown, so it is no finding.
+func (a *auditor) lost(s *stream, seq uint64, f flags) (key findingKey, lost, unknown bool) {
+	key, lost = lostAs(f, s.invoked(seq))
+	if !lost {
+		return key, false, false
+	}
+	id := ledger.MessageID{Stream: s.id, Seq: seq}
+	if a.primary == ledger.ViewCommitted {
+		if t := a.survey.txnOf(id); t != nil && t.outcome != ledger.OK {
+			return key, false, false // only the view that shows no aborted transactions was read
+		}
+	}
+	if f&placed == 0 && key.attribution != NeverPublished && a.startMoved(id) {
+		return key, false, true
+	}
+	return key, true, false
+}
+
+// startMoved says whether the log that a message belongs to no longer begins at 0, in any
+// destination.
+func (a *auditor) startMoved(id ledger.MessageID) bool {
+	if !a.anyStartMoved {
+		return false
+	}
+	for d, dest := range a.header.Destinations {
+		n := ledger.PartitionOf(ledger.KeyOf(a.header.Seed, id, a.header.Workload.Keys), dest.Partitions)
+		if end := a.survey.ends[viewKey{partitionKey{uint16(d), n}, a.primary}]; end != nil && end.Low > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *lostCheck) conclude() error {
+	for _, s := range c.a.index.ordered() {
+		first, last, any := uint64(0), uint64(0), false
+		s.walk(func(seq uint64, f flags) {
+			if f&stored != 0 {
+				if !any {
+					first, any = seq, true
+				}
+				last = seq
+			}
+		})
+		s.walk(func(seq uint64, f flags) {
+			key, lost, unknown := c.a.lost(s, seq, f)
+			if unknown {
+				c.a.mayHaveExpired++
+			}
+			if !lost {
+				return
+			}
+			region := Middle
+			switch {
+			case !any || seq > last:
+				region = Suffix
+			case seq < first:
+				region = Prefix
+			}
+			c.a.findings.add(key, ledger.MessageID{Stream: s.id, Seq: seq}, region, nil)
+			if key.attribution == Expired {
+				c.a.totals.Expired++
+			}
+		})
+	}
+	return nil
+}
+
+// absence is the witness that a message is nowhere, from the final read.
+func (a *auditor) absence(id ledger.MessageID) string {
+	n := int32(0)
+	if len(a.header.Destinations) > 0 {
+		n = ledger.PartitionOf(ledger.KeyOf(a.header.Seed, id, a.header.Workload.Keys), a.header.Destinations[0].Partitions)
+	}
+	end := a.survey.ends[viewKey{partitionKey{0, n}, a.primary}]
+	if end == nil {
+		return fmt.Sprintf("%s is not in the store", id)
+	}
+	return fmt.Sprintf("%s is not in the store: partition %d was read from %d to its end %d, %d records", id, n, end.Low, end.N, a.index.partition(ledger.Position{Partition: n}).views[a.primary].count)
+}

@@ -1,0 +1,43 @@
+package audit
+
+import (
+	"fmt"
+
+	"conform/harness/ledger"
+)
+
+func init() {
+	register(check{name: Misrouted, version: 1, reports: []string{Misrouted}, start: func(a *auditor) any { return &misroutedCheck{a} }})
+}
+
+// misroutedCheck compares key and partition with those that the identity implies, and finds records
+// of other arms.
+type misroutedCheck struct{ a *auditor }
+
+func (c *misroutedCheck) stored(s *segment, e *ledger.Event, seen sighting, m *flags) {
+	if seen == otherway || seen == again {
+		return
+	}
+	id, pos := e.ID(), e.Pos
+	if m == nil {
+		if e.Text == ledger.TextForeign {
+			c.a.findings.add(findingKey{anomaly: Misrouted}, id, "", func() string {
+				return fmt.Sprintf("%s: the record at %s belongs to another arm or run", s.title(), place(pos))
+			})
+		}
+		return
+	}
+	key := ledger.KeyOf(c.a.header.Seed, id, c.a.header.Workload.Keys)
+	want := ledger.PartitionOf(key, c.a.header.Destinations[e.Pos.Destination].Partitions)
+	if e.Key == key && (e.Pos.Partition == want || e.View == ledger.ViewDeadLetter) {
+		return
+	}
+	*m |= misrouted
+	got := e.Key
+	c.a.findings.add(findingKey{anomaly: Misrouted}, id, "", func() string {
+		if got != key {
+			return fmt.Sprintf("%s: %s at %s has key %s, sent under %s", s.title(), id, place(pos), ledger.KeyName(got), ledger.KeyName(key))
+		}
+		return fmt.Sprintf("%s: %s stands at %s, sent to partition %d", s.title(), id, place(pos), want)
+	})
+}

@@ -1,0 +1,354 @@
+package audit
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"conform/harness/ledger"
+)
+
+// storyOf picks the message whose story is told first: the first sample of the worst finding.
+func storyOf(fs []Finding) (ledger.MessageID, bool) {
+	for _, f := range fs {
+		if len(f.Sample) > 0 {
+			return f.Sample[0], true
+		}
+	}
+	return ledger.MessageID{}, false
+}
+
+// around is how far from a message's own events a strike or heal still belongs to its story.
+const around = 30 * time.Second
+
+// Tell returns the whole story of one message, with the injections and heals around it and what
+// stands at its position now. The error is about us, as Audit's.
+func Tell(h ledger.Header, open Open, id ledger.MessageID) (Story, error) {
+	t := teller{header: h, id: id}
+	var err error
+	if t.survey, err = takeSurvey(open); err == nil {
+		_, err = scan(open, t.see)
+	}
+	if err == nil && t.place.Offset >= 0 && t.flags&confirmed != 0 && !t.foundAtPlace {
+		_, err = scan(open, t.seeOccupant, ledger.Stored)
+	}
+	if err != nil {
+		return Story{}, fmt.Errorf("tell the story of %s in %s: %w", id, armName(h), err)
+	}
+	return t.story(), nil
+}
+
+// teller gathers one story.
+type teller struct {
+	header       ledger.Header
+	id           ledger.MessageID
+	survey       *survey
+	lines        []StoryLine
+	flags        flags
+	invoked      bool
+	writer       string
+	sent         int64 // when it was handed to the client, 0 = unknown
+	from, to     int64 // of its own events before the final read
+	place        ledger.Position
+	foundAtPlace bool
+	raw          []ledger.Position // where it was found in the primary view
+	occupants    []string
+	firstSend    int64
+	wrong        []string // what is wrong with a stored copy
+}
+
+func (t *teller) line(at int64, place, format string, args ...any) {
+	t.lines = append(t.lines, StoryLine{At: at, Place: place, Text: fmt.Sprintf(format, args...)})
+}
+
+func (t *teller) own(at int64) {
+	if t.from == 0 || at < t.from {
+		t.from = at
+	}
+	t.to = max(t.to, at)
+}
+
+func (t *teller) see(s *segment, e *ledger.Event) {
+	if e.Kind == ledger.Invoke && (t.firstSend == 0 || e.At < t.firstSend) {
+		t.firstSend = e.At
+	}
+	if e.Stream != t.id.Stream {
+		return
+	}
+	covers := e.Seq <= t.id.Seq && t.id.Seq < e.To
+	if e.Kind == ledger.TxnEnd && covers {
+		t.own(e.At)
+		t.line(e.At, "committed", "its transaction (messages %d..%d) ended: %s", e.Seq, e.To-1, map[ledger.Outcome]string{ledger.OK: "committed", ledger.Failed: "aborted", ledger.InDoubt: "in doubt"}[e.Outcome])
+	}
+	if e.Kind == ledger.Invoke && covers {
+		t.invoked, t.writer = true, s.title()
+		t.own(e.At)
+		key := ledger.KeyOf(t.header.Seed, t.id, t.header.Workload.Keys)
+		to := ""
+		if len(t.header.Destinations) > 0 {
+			d := t.header.Destinations[0]
+			to = fmt.Sprintf(" for %s partition %d", d.Name, ledger.PartitionOf(key, d.Partitions))
+		}
+		t.line(e.At, "sent", "%s was about to hand it to its client: message %d of stream %d, %s%s", s.title(), t.id.Seq, t.id.Stream, ledger.KeyName(key), to)
+	}
+	if e.Seq != t.id.Seq {
+		return
+	}
+	switch e.Kind {
+	case ledger.Complete:
+		t.complete(s, e)
+	case ledger.Claimed:
+		t.own(e.At)
+		if e.Claim == ledger.ClaimSent {
+			t.flags |= claimed
+		}
+		t.line(e.At, "claimed", "%s told its caller: %s%s", s.title(), e.Claim, t.elapsed(e.At))
+	case ledger.Stored:
+		if e.View > ledger.ViewDeadLetter {
+			return
+		}
+		t.flags |= storedRaw << e.View
+		if e.Pos == t.place {
+			t.foundAtPlace = true
+		}
+		if e.View == ledger.ViewRaw && !slices.Contains(t.raw, e.Pos) {
+			t.raw = append(t.raw, e.Pos)
+		}
+		t.line(e.At, "stored", "the final read found it in the %s view: %s%s", e.View, place(e.Pos), t.defects(e))
+	case ledger.Received:
+		t.line(e.At, "delivered", "consumer %d received it from %s%s", e.Consumer, place(e.Pos), attempt(e.Attempt))
+	case ledger.Settled:
+		t.line(e.At, "settled", "consumer %d settled it: %s, %s", e.Consumer, e.Text, e.Outcome)
+	}
+}
+
+func attempt(n uint32) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", attempt %d", n)
+}
+
+func (t *teller) complete(s *segment, e *ledger.Event) {
+	t.own(e.At)
+	t.flags |= completed
+	if e.Sent != 0 {
+		t.sent = e.Sent
+		t.own(e.Sent)
+		t.line(e.Sent, "sent", "handed to the client of %s", s.title())
+	}
+	why := ""
+	if e.Text != "" {
+		why = ": " + e.Text
+	}
+	switch e.Outcome {
+	case ledger.OK:
+		t.flags |= confirmed
+		where := ""
+		if e.Pos.Offset >= 0 {
+			t.flags |= placed
+			t.place = e.Pos
+			where = ", as " + place(e.Pos)
+			if end := t.survey.ends[viewKey{partitionKey{e.Pos.Destination, e.Pos.Partition}, ledger.ViewRaw}]; end != nil && e.Pos.Offset < end.Low {
+				t.flags |= belowStart
+			}
+		}
+		t.line(e.At, "confirmed", "confirmed by the broker%s%s%s", where, t.elapsed(e.At), t.struck(e.At))
+	case ledger.Failed:
+		t.flags |= refused
+		t.line(e.At, "confirmed", "refused%s%s%s", why, t.elapsed(e.At), t.struck(e.At))
+	default:
+		t.line(e.At, "confirmed", "neither confirmed nor refused%s%s%s", why, t.elapsed(e.At), t.struck(e.At))
+	}
+	if e.Claim != ledger.ClaimNone {
+		if e.Claim == ledger.ClaimSent {
+			t.flags |= claimed
+		}
+		t.line(e.At, "claimed", "%s told its caller: %s", s.title(), e.Claim)
+	}
+}
+
+// elapsed says how long after the send something was.
+func (t *teller) elapsed(at int64) string {
+	if t.sent == 0 || at < t.sent {
+		return ""
+	}
+	return fmt.Sprintf(" (%s after it was sent)", short(at-t.sent))
+}
+
+// struck relates a time to the strike or heal before it.
+func (t *teller) struck(at int64) string {
+	what, last := "", int64(math.MinInt64)
+	for _, i := range t.survey.injections {
+		if i.at <= at && i.at > last {
+			what, last = fmt.Sprintf("the strike %q", i.id), i.at
+		}
+		if i.healed && i.healedAt <= at && i.healedAt > last {
+			what, last = fmt.Sprintf("the heal of %q", i.id), i.healedAt
+		}
+	}
+	if what == "" {
+		return ""
+	}
+	return fmt.Sprintf(", %s after %s", short(at-last), what)
+}
+
+func short(ns int64) string {
+	d := time.Duration(ns)
+	switch {
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d >= time.Millisecond:
+		return d.Round(100 * time.Microsecond).String()
+	default:
+		return d.Round(time.Microsecond).String()
+	}
+}
+
+// defects says what is wrong with one stored copy.
+func (t *teller) defects(e *ledger.Event) string {
+	var out []string
+	key := ledger.KeyOf(t.header.Seed, t.id, t.header.Workload.Keys)
+	if e.Key != key {
+		out = append(out, fmt.Sprintf("under %s instead of %s", ledger.KeyName(e.Key), ledger.KeyName(key)))
+	}
+	if int(e.Pos.Destination) < len(t.header.Destinations) {
+		if want := ledger.PartitionOf(key, t.header.Destinations[e.Pos.Destination].Partitions); want != e.Pos.Partition && e.View != ledger.ViewDeadLetter {
+			out = append(out, fmt.Sprintf("in the wrong partition, %d was meant", want))
+		}
+	}
+	sent := ledger.AppendPayload(nil, t.header.Seed, t.header.Tag(), t.id, e.EventID, t.header.Workload.PayloadSize)
+	if ledger.Digest(sent) != e.Digest {
+		out = append(out, "with another content than was sent")
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	t.wrong = append(t.wrong, out...)
+	return " — " + strings.Join(out, ", ")
+}
+
+// seeOccupant looks for what stands where the message was confirmed to be.
+func (t *teller) seeOccupant(_ *segment, e *ledger.Event) {
+	if e.Kind != ledger.Stored || e.Pos != t.place || len(t.occupants) >= 3 {
+		return
+	}
+	who := "an unreadable record"
+	switch {
+	case e.Stream != 0:
+		who = "message " + e.ID().String()
+	case e.Text == ledger.TextForeign:
+		who = "a record of another arm or run"
+	}
+	if line := fmt.Sprintf("%s now holds %s (%s view)", place(e.Pos), who, e.View); !slices.Contains(t.occupants, line) {
+		t.occupants = append(t.occupants, line)
+	}
+}
+
+func (t *teller) story() Story {
+	if t.survey.loadAt == math.MaxInt64 {
+		t.survey.loadAt = t.firstSend
+	}
+	s := Story{ID: t.id}
+	if len(t.lines) == 0 {
+		s.Title = fmt.Sprintf("message %s: nothing in this ledger is about it", t.id)
+		return s
+	}
+	if t.from != 0 {
+		near := func(at int64) bool {
+			return at >= t.from-int64(around) && at <= t.to+int64(around)
+		}
+		for _, i := range t.survey.injections {
+			if near(i.at) {
+				bit := ""
+				if i.bitten {
+					bit = "; it bit: " + i.proof
+				}
+				t.line(i.at, "fault", "strike %q: %s%s", i.id, i.detail, bit)
+			}
+			if i.healed && near(i.healedAt) {
+				t.line(i.healedAt, "fault", "heal of %q", i.id)
+			}
+		}
+	}
+	slices.SortStableFunc(t.lines, func(a, b StoryLine) int {
+		switch {
+		case a.At < b.At:
+			return -1
+		case a.At > b.At:
+			return 1
+		}
+		return 0
+	})
+	end := t.lines[len(t.lines)-1].At
+	if t.flags&stored == 0 {
+		t.absent(&end)
+	}
+	title, text := t.verdict()
+	t.line(end, "verdict", "%s", text)
+	s.Title = fmt.Sprintf("message %s: %s", t.id, title)
+	// The first line is where time begins, also for what an audit of no strike would lack.
+	first := t.lines[0].At
+	for i := range t.lines {
+		t.lines[i].Since = time.Duration(t.lines[i].At - first)
+	}
+	s.Lines = t.lines
+	return s
+}
+
+// absent adds the lines that say where it was looked for, and what stands at its place.
+func (t *teller) absent(end *int64) {
+	n := int32(0)
+	if len(t.header.Destinations) > 0 {
+		n = ledger.PartitionOf(ledger.KeyOf(t.header.Seed, t.id, t.header.Workload.Keys), t.header.Destinations[0].Partitions)
+	}
+	read := false
+	for _, view := range []ledger.View{ledger.ViewRaw, ledger.ViewCommitted} {
+		if e := t.survey.ends[viewKey{partitionKey{0, n}, view}]; e != nil {
+			read = true
+			*end = max(*end, e.At)
+			t.line(*end, "stored", "not in the %s view: partition %d was read from %d to its end %d", view, n, e.Low, e.N)
+		}
+	}
+	if !read {
+		t.line(*end, "stored", "not found, but partition %d was not read to its end", n)
+	}
+	for _, o := range t.occupants {
+		t.line(*end, "stored", "%s", o)
+	}
+	if t.flags&placed != 0 && len(t.occupants) == 0 && read {
+		t.line(*end, "stored", "nothing stands at %s now", place(t.place))
+	}
+}
+
+// verdict sums the story up in a few words and in a sentence.
+func (t *teller) verdict() (title, text string) {
+	if key, lost := lostAs(t.flags, t.invoked); lost {
+		f := Finding{Anomaly: key.anomaly, Qualifier: key.qualifier, Attribution: key.attribution}
+		return f.Name(), fmt.Sprintf("%s: it %s", f.Name(), MeaningOf(key.attribution))
+	}
+	if key, stray := strayAs(t.flags, t.invoked); stray {
+		row, _ := Lookup(key.anomaly)
+		return key.anomaly, key.anomaly + ": " + row.Meaning
+	}
+	if len(t.wrong) > 0 {
+		return "stored wrongly", "stored " + strings.Join(slices.Compact(t.wrong), ", ")
+	}
+	if len(t.raw) > 1 {
+		return DuplicateStore, fmt.Sprintf("%s: it stands at %d positions", DuplicateStore, len(t.raw))
+	}
+	switch {
+	case t.flags&stored != 0 && t.flags&confirmed != 0:
+		return "confirmed and stored", "confirmed, and in the store"
+	case t.flags&stored != 0:
+		return "recovered", "nobody confirmed it, and it is in the store: recovered"
+	case t.flags&refused != 0:
+		return "refused", "refused, and not in the store: as it should be"
+	case !t.invoked:
+		return "never sent", "no invoke covers it"
+	default:
+		return "in doubt", "in doubt and not in the store: nobody was told that it would be"
+	}
+}

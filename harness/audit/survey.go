@@ -1,0 +1,231 @@
+package audit
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"conform/harness/ledger"
+)
+
+// injection is one strike with its evidence and its end.
+type injection struct {
+	id, detail string
+	at         int64
+	bitten     bool
+	proof      string // or what was missing
+	healed     bool
+	healFailed bool
+	healedAt   int64
+}
+
+// txn is one ended transaction.
+type txn struct {
+	from, to uint64
+	outcome  ledger.Outcome
+	sent, at int64
+	seen     uint64 // messages of it in the committed view, once the main pass is over
+}
+
+type storeEnd struct {
+	ledger.Event
+	moved bool // two ends of one view differ
+}
+
+type viewKey struct {
+	partitionKey
+	view ledger.View
+}
+
+// survey is what a first pass over the rare events knows: the times that the main pass needs to sort
+// sends into before, during and after, and the evidence.
+type survey struct {
+	segments   []*segment
+	injections []*injection
+	ends       map[viewKey]*storeEnd
+	txns       map[uint32][]txn // by stream, sorted by from
+	workers    []ledger.Event   // WorkerEnd
+	steps      []ledger.Event
+	quiet      *ledger.Event // the last one
+	moving     bool          // the last one says that something still moved
+	loadAt     int64         // start of the load, or the first event's time
+	healPhase  int64         // when the engine ended the load; MaxInt64 if it did not say
+	committed  bool          // the committed view was read
+
+	firstStrike, lastStrike int64 // MaxInt64 if nothing struck
+	lastHeal                int64 // the last heal of the plan; MaxInt64 if nothing was healed while the load ran
+	boundaries              []int64
+}
+
+// surveyed lists the kinds that the first pass needs.
+var surveyed = []ledger.Kind{
+	ledger.Inject, ledger.Bite, ledger.Heal, ledger.Step, ledger.Phase, ledger.Quiet, ledger.StoreEnd,
+	ledger.WorkerEnd, ledger.SegmentEnd, ledger.TxnEnd,
+}
+
+func takeSurvey(open Open) (*survey, error) {
+	v := &survey{
+		ends: map[viewKey]*storeEnd{}, txns: map[uint32][]txn{}, loadAt: math.MaxInt64, healPhase: math.MaxInt64,
+		firstStrike: math.MaxInt64, lastStrike: math.MaxInt64, lastHeal: math.MaxInt64,
+	}
+	segments, err := scan(open, v.see, surveyed...)
+	if err != nil {
+		return nil, err
+	}
+	v.segments = segments
+	v.settle()
+	return v, nil
+}
+
+func (v *survey) injection(id string) *injection {
+	for _, i := range v.injections {
+		if i.id == id {
+			return i
+		}
+	}
+	return nil
+}
+
+func (v *survey) see(_ *segment, e *ledger.Event) {
+	switch e.Kind {
+	case ledger.Inject:
+		v.injections = append(v.injections, &injection{id: e.Text, detail: e.Detail, at: e.At})
+	case ledger.Bite, ledger.Heal, ledger.Step, ledger.WorkerEnd:
+		v.steps = append(v.steps, *e) // sorted out in settle: another segment may hold the Inject
+	case ledger.Phase:
+		switch e.Text {
+		case "load":
+			v.loadAt = min(v.loadAt, e.At)
+		case "heal":
+			v.healPhase = min(v.healPhase, e.At)
+		}
+	case ledger.Quiet:
+		q := *e
+		if v.quiet == nil || q.At >= v.quiet.At {
+			v.quiet = &q
+		}
+	case ledger.StoreEnd:
+		key := viewKey{partitionKey{e.Pos.Destination, e.Pos.Partition}, e.View}
+		if old := v.ends[key]; old != nil {
+			old.moved = old.moved || old.N != e.N || old.Pos.Offset != e.Pos.Offset || old.Low != e.Low || old.Count != e.Count
+		} else {
+			v.ends[key] = &storeEnd{Event: *e}
+		}
+		v.committed = v.committed || e.View == ledger.ViewCommitted
+	case ledger.TxnEnd:
+		v.txns[e.Stream] = append(v.txns[e.Stream], txn{from: e.Seq, to: e.To, outcome: e.Outcome, sent: e.Sent, at: e.At})
+	}
+}
+
+func (v *survey) settle() {
+	rare := v.steps
+	v.steps = nil
+	for _, e := range rare {
+		i := v.injection(e.Text)
+		switch {
+		case e.Kind == ledger.Step:
+			v.steps = append(v.steps, e)
+		case e.Kind == ledger.WorkerEnd:
+			v.workers = append(v.workers, e)
+		case i == nil: // proof or end of a strike that is not recorded proves nothing
+		case e.Kind == ledger.Bite && e.Outcome == ledger.OK:
+			i.bitten, i.proof = true, e.Detail
+		case e.Kind == ledger.Bite && !i.bitten:
+			i.proof = e.Detail
+		case e.Kind == ledger.Heal && e.Outcome != ledger.OK:
+			i.healFailed = !i.healed // a heal may run again
+		case e.Kind == ledger.Heal && (!i.healed || e.At < i.healedAt):
+			i.healed, i.healFailed, i.healedAt = true, false, e.At
+		}
+	}
+	for _, w := range v.workers {
+		if w.Outcome == ledger.OK && strings.HasPrefix(w.Detail, "killed") {
+			for _, s := range v.segments {
+				s.killed = s.killed || s.Worker == w.Text || s.Name == w.Text
+			}
+		}
+	}
+	for id, ts := range v.txns {
+		slices.SortFunc(ts, func(a, b txn) int {
+			if a.from < b.from {
+				return -1
+			}
+			return 1
+		})
+		v.txns[id] = ts
+	}
+	slices.SortStableFunc(v.injections, func(a, b *injection) int {
+		switch {
+		case a.at < b.at:
+			return -1
+		case a.at > b.at:
+			return 1
+		}
+		return 0
+	})
+	for n, i := range v.injections {
+		if n == 0 {
+			v.firstStrike = i.at
+		}
+		v.lastStrike = i.at
+		v.boundaries = append(v.boundaries, i.at)
+		// A heal after the load was ended is cleaning up: there is nothing left to recover.
+		if i.healed && i.healedAt < v.healPhase && (v.lastHeal == math.MaxInt64 || i.healedAt > v.lastHeal) {
+			v.lastHeal = i.healedAt
+		}
+	}
+	if v.lastHeal != math.MaxInt64 {
+		v.boundaries = append(v.boundaries, v.lastHeal)
+	}
+	slices.Sort(v.boundaries)
+	v.boundaries = slices.Compact(v.boundaries)
+}
+
+// epoch is the number of boundaries at or before t.
+func (v *survey) epoch(t int64) int {
+	n := 0
+	for n < len(v.boundaries) && v.boundaries[n] <= t {
+		n++
+	}
+	return n
+}
+
+// epochsBefore is the number of epochs that lie before boundary t.
+func (v *survey) epochsBefore(t int64) int {
+	n, _ := slices.BinarySearch(v.boundaries, t)
+	return n + 1
+}
+
+// txnOf returns the transaction of a message, or nil.
+func (v *survey) txnOf(id ledger.MessageID) *txn {
+	ts := v.txns[id.Stream]
+	i, found := slices.BinarySearchFunc(ts, id.Seq, func(t txn, seq uint64) int {
+		switch {
+		case t.to <= seq:
+			return -1
+		case t.from > seq:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		return nil
+	}
+	return &ts[i]
+}
+
+// damaged lists the segments that are not whole, for one of which sel holds, in words.
+func (v *survey) damaged(sel func(*segment) bool) []string {
+	var out []string
+	for _, s := range v.segments {
+		if !sel(s) {
+			continue
+		}
+		for _, d := range s.damage {
+			if !d.Tail || !s.killed {
+				out = append(out, d.Error())
+			}
+		}
+	}
+	return out
+}

@@ -37,13 +37,19 @@ func prepared(t *testing.T, versions ...fixtures.Version) (*container.Engine, ho
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-		defer cancel()
-		if err := e.RemoveRun(ctx, owner.Run); err != nil {
+		if err := e.RemoveRun(cleanup(t), owner.Run); err != nil {
 			t.Error(err)
 		}
 	})
 	return e, images, owner
+}
+
+// cleanup is a context for what runs after the test, when its own has ended.
+func cleanup(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 const kafkaProperties = `process.roles=broker,controller

@@ -40,7 +40,6 @@ type Spec struct {
 	Mounts     map[string]*Volume // path in the container -> volume
 	MemoryMiB  int64              // limit; 0: none
 	User       string             // "uid:gid" or name; empty: the image's
-	Privileged bool               // disk faults only
 }
 
 // File is content to be put into a container.
@@ -76,7 +75,6 @@ func (e *Engine) NewContainer(ctx context.Context, owner Owner, spec Spec) (*Con
 			h.Mounts = mounts(spec.Mounts)
 			h.Resources.Memory = spec.MemoryMiB << 20
 			h.Resources.MemorySwap = spec.MemoryMiB << 20 // no swap: a broker that swaps measures the disk
-			h.Privileged = spec.Privileged
 			// Whatever the engine's default is, logs must be readable, and a broker in a loop must not fill the disk.
 			h.LogConfig = container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "64m", "max-file": "3"}}
 		},

@@ -2,6 +2,7 @@ package container_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -371,5 +372,41 @@ func TestRemoveRunRemovesEverythingOfOneRun(t *testing.T) {
 	}
 	if got := count(other.Run); got[container.KindContainer] != 2 || got[container.KindNetwork] != 1 || got[container.KindVolume] != 1 {
 		t.Errorf("the other run: %v", got)
+	}
+}
+
+func TestConnectSaysWhatIsWrong(t *testing.T) {
+	engine(t) // without an engine this would pass for the wrong reason
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+	_, err := container.Connect(t.Context())
+	var c *container.ConnectError
+	if !errors.As(err, &c) || !errors.Is(err, container.ErrNoEngine) || c.Fix == "" {
+		t.Errorf("no engine: got %#v", err)
+	}
+	// An engine that comes up later is found: prepare starts one.
+	t.Setenv("DOCKER_HOST", "")
+	if _, err := container.Connect(t.Context()); err != nil {
+		t.Errorf("with an engine again: %v", err)
+	}
+}
+
+func TestMissingImageIsSaidAtOnce(t *testing.T) {
+	e, owner := engine(t)
+	start := time.Now()
+	_, err := e.NewContainer(t.Context(), owner, container.Spec{Name: "n1", Image: "localhost/conform-none:1"})
+	if err == nil || !strings.Contains(err.Error(), "conform prepare") || time.Since(start) > 5*time.Second {
+		t.Errorf("got %v after %v", err, time.Since(start))
+	}
+}
+
+func TestWaitLogEndsWithItsContext(t *testing.T) {
+	e, owner := engine(t)
+	pod := newPod(t, e, owner, newNetwork(t, e, owner), "n1")
+	node := startEcho(t, e, owner, pod, "n1", nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := node.WaitLog(ctx, regexp.MustCompile("never")); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "listening") {
+		t.Errorf("got %v, want a deadline and the end of the log", err)
 	}
 }

@@ -158,6 +158,10 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, fmt.Errorf("ask engine about itself: %w", err)
 	}
+	// Only a request that negotiates tells the version that is spoken: the library answers Info from its memory.
+	if _, err := e.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
+		return Info{}, fmt.Errorf("ask engine for its API version: %w", err)
+	}
 	i := r.Info
 	info := Info{
 		Version:       i.ServerVersion,

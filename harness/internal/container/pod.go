@@ -17,13 +17,13 @@ import (
 
 // PodSpec describes a pod.
 type PodSpec struct {
-	Name       string             // unique within the run
-	Network    *Network           // required
-	Hostname   string             // also its name for the other pods of the network; default Name
-	Ports      []int              // container ports published on 127.0.0.1, each on a free port the engine chooses
-	ExtraHosts []string           // "name:address" lines for /etc/hosts
-	Mounts     map[string]*Volume // where volumes are mounted in the pod, for what works on them beside the broker
-	Privileged bool               // disk faults only: loop devices and mounts
+	Name        string             // unique within the run
+	Network     *Network           // required
+	Hostname    string             // also its name for the other pods of the network; default Name
+	Ports       []int              // container ports published on 127.0.0.1, each on a free port the engine chooses
+	ExtraHosts  []string           // "name:address" lines for /etc/hosts
+	Mounts      map[string]*Volume // where volumes are mounted in the pod, for what works on them beside the broker
+	LoopDevices bool               // disk faults only: may make file systems on loop devices and mount them
 }
 
 // Pod is a sleeping container that owns a network namespace (with the rights to change its packet filter), an address, a
@@ -68,8 +68,10 @@ func (e *Engine) NewPod(ctx context.Context, owner Owner, spec PodSpec) (_ *Pod,
 			h.CapAdd = []string{"NET_ADMIN"}
 			h.ExtraHosts = spec.ExtraHosts
 			h.PortBindings = bindings
-			h.Privileged = spec.Privileged
 			h.Mounts = mounts(spec.Mounts)
+			if spec.LoopDevices {
+				allowLoopDevices(h)
+			}
 		},
 	}
 	c, err := e.create(ctx, request)
@@ -85,7 +87,10 @@ func (e *Engine) NewPod(ctx context.Context, owner Owner, spec PodSpec) (_ *Pod,
 		return nil, err
 	}
 	pod := &Pod{container: c, Hostname: hostname, ports: map[int]int{}}
-	return pod, pod.readAddresses(ctx, spec)
+	if err := pod.readAddresses(ctx, spec); err != nil {
+		return nil, err
+	}
+	return pod, nil
 }
 
 // readAddresses waits until the engine reports the pod's address and published ports: it may do so a moment after the start.

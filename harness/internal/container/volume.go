@@ -2,17 +2,12 @@ package container
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/moby/api/pkg/stdcopy"
-	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
-	"github.com/testcontainers/testcontainers-go"
 )
 
 // Volume is a disk of one node, kept when its container is removed.
@@ -48,54 +43,11 @@ func (e *Engine) removeVolume(ctx context.Context, name string) error {
 // Run runs a command in a container of its own with the volume at /volume, and returns its standard output. A command that
 // ends with another code than 0 is an *ExitError. Meant for while the node is down: the engine does not check that.
 func (v *Volume) Run(ctx context.Context, argv ...string) (string, error) {
-	c, err := v.engine.create(ctx, testcontainers.ContainerRequest{
-		Image:      v.engine.Tools,
-		Name:       fmt.Sprintf("%s-%d", v.Name, time.Now().UnixNano()),
-		Entrypoint: argv,
-		Labels:     v.owner.Labels(),
-		HostConfigModifier: func(h *container.HostConfig) {
-			h.NetworkMode = "none"
-			h.Mounts = mounts(map[string]*Volume{"/volume": v})
-		},
-	})
+	out, err := v.engine.RunTools(ctx, v.owner, ToolsSpec{Argv: argv, Mounts: map[string]*Volume{"/volume": v}})
 	if err != nil {
-		return "", fmt.Errorf("work on volume %s: %w", v.Name, err)
-	}
-	out, err := c.runOnce(ctx)
-	if exit := new(ExitError); errors.As(err, &exit) {
-		exit.Argv = argv
-	}
-	if err := errors.Join(err, c.cleanUp(ctx)); err != nil {
 		return out, fmt.Errorf("work on volume %s: %w", v.Name, err)
 	}
 	return out, nil
-}
-
-// runOnce starts the container, waits for its end and returns its standard output.
-func (c *Container) runOnce(ctx context.Context) (string, error) {
-	if err := c.Start(ctx); err != nil {
-		return "", err
-	}
-	if err := c.waitExit(ctx); err != nil {
-		return "", err
-	}
-	r, err := c.engine.api.ContainerLogs(ctx, c.ID, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true})
-	if err != nil {
-		return "", err
-	}
-	defer r.Close()
-	var stdout, stderr strings.Builder
-	if _, err := stdcopy.StdCopy(&stdout, &stderr, r); err != nil {
-		return "", err
-	}
-	state, err := c.State(ctx)
-	if err != nil {
-		return "", err
-	}
-	if state.ExitCode != 0 {
-		return stdout.String(), &ExitError{Code: state.ExitCode, Stderr: stderr.String()}
-	}
-	return stdout.String(), nil
 }
 
 // Empty wipes everything in the volume, hidden files too, as a replaced disk would. Use it while the node is down. It

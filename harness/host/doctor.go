@@ -120,10 +120,7 @@ func judge(f Finding, ok bool) Finding {
 func images(ctx context.Context, e *container.Engine, versions []fixtures.Version) []Finding {
 	var findings []Finding
 	for _, v := range append([]fixtures.Version{fixtures.Tools()}, versions...) {
-		f := Finding{Name: "image " + v.String(), Detail: "neither built nor pulled yet", Fix: "conform prepare --version " + v.String()}
-		if v.System == fixtures.ToolsSystem {
-			f.Fix = "conform prepare"
-		}
+		f := Finding{Name: "image " + v.String(), Detail: "neither built nor pulled yet", Fix: prepareLine(v)}
 		for _, ref := range []string{v.Image(), v.Official} {
 			if ref == "" {
 				continue

@@ -51,8 +51,8 @@ func (p *preparer) image(ctx context.Context, v fixtures.Version) (Image, error)
 	case Local:
 		return Image{}, &Error{
 			Op:  "find image of " + v.String(),
-			Err: fmt.Errorf("neither %s nor %s is here", v.Image(), v.Official),
-			Fix: "conform prepare --version " + v.String(),
+			Err: fmt.Errorf("%s is not here", strings.Trim(strings.Join(here, ", "), ", ")),
+			Fix: prepareLine(v),
 		}
 	case Pull:
 		image, err := p.pull(ctx, v.Official)
@@ -73,6 +73,14 @@ func (p *preparer) image(ctx context.Context, v fixtures.Version) (Image, error)
 		}
 	}
 	return p.build(ctx, v)
+}
+
+// prepareLine is the command that brings the image of a version.
+func prepareLine(v fixtures.Version) string {
+	if v.System == fixtures.ToolsSystem {
+		return "conform prepare"
+	}
+	return "conform prepare --version " + v.String()
 }
 
 // ownImage finds or pulls an image the user named.

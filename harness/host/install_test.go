@@ -2,9 +2,13 @@ package host
 
 import (
 	"errors"
+	"io"
+	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -32,5 +36,20 @@ func TestDropStalePIDFile(t *testing.T) {
 	}
 	if err := dropStalePIDFile(filepath.Join(t.TempDir(), "none")); err != nil {
 		t.Errorf("no file: %v", err)
+	}
+}
+
+func TestAwaitEngineSaysThatItEndedAtOnce(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+	daemon := exec.Command("sh", "-c", "exit 7")
+	if err := daemon.Start(); err != nil {
+		t.Skipf("needs a shell: %v", err)
+	}
+	p := &preparer{progress: io.Discard, log: slog.New(slog.DiscardHandler)}
+	err := p.awaitEngine(t.Context(), daemon.Process.Pid, "look there")
+	var e *Error
+	if !errors.As(err, &e) || !strings.Contains(err.Error(), "code 7") || !strings.Contains(e.Fix, "look there") {
+		t.Errorf("got %v", err)
 	}
 }

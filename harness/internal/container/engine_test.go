@@ -1,0 +1,25 @@
+package container
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestConnectErrorSortsReasons(t *testing.T) {
+	tests := []struct {
+		text string
+		want error
+	}{
+		{"permission denied while trying to connect to the docker API at unix:///var/run/docker.sock", ErrNoRights},
+		{"failed to connect to the docker API at unix:///var/run/docker.sock: no such file or directory", ErrNoEngine},
+		{"dial tcp 10.0.0.1:2376: i/o timeout", ErrNoEngine},
+		{"API version 1.38 is not supported by this client: the minimum supported API version is 1.40", ErrOldEngine},
+	}
+	for _, tt := range tests {
+		err := connectError(errors.New(tt.text))
+		var c *ConnectError
+		if !errors.As(err, &c) || !errors.Is(err, tt.want) || c.Fix == "" {
+			t.Errorf("%s: got %v", tt.text, err)
+		}
+	}
+}

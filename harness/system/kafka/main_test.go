@@ -1,0 +1,21 @@
+package kafka
+
+import (
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	// testcontainers-go reads it once. Its reaper has no image where no registry can be reached; runs are labelled instead.
+	if err := os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m,
+		// The engine's client keeps idle connections; it has no close.
+		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
+		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
+		goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
+	)
+}

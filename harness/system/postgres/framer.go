@@ -352,7 +352,7 @@ func (s *session) failed() (tag uint64) {
 		}
 	}
 	s.queue = nil
-	s.skipping = true
+	s.skipping, s.copying = true, false
 	return tag
 }
 

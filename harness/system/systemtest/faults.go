@@ -137,7 +137,9 @@ func stopped(ctx context.Context, b Bench) error {
 
 // onlyLeader says that the leader leads and is the only one in sync.
 func onlyLeader(leader system.Node) func(system.Leadership) bool {
-	return func(s system.Leadership) bool { return s.Leader == leader && slices.Equal(s.InSync, []system.Node{leader}) }
+	return func(s system.Leadership) bool {
+		return s.Leader == leader && slices.Equal(s.InSync, []system.Node{leader})
+	}
 }
 
 func isolatedByListener(ctx context.Context, b Bench) error {
@@ -146,13 +148,16 @@ func isolatedByListener(ctx context.Context, b Bench) error {
 		return err
 	}
 	return struck(ctx, b, "isolated-by-listener", 1, nil, func(f system.LeaderFinder, leader system.Node, l *load) error {
+		want := sent
 		for _, d := range []system.Direction{system.Inbound, system.Both} {
 			cut, err := i.Isolate(ctx, leader, system.Isolation{Listeners: []string{"replication"}, Direction: d})
 			if err != nil {
 				return err
 			}
+			l.send(ctx, sent) // a follower that has everything stays in sync, fetching or not
+			want += sent
 			_, err = leads(ctx, f, l.name, "only the leader is in sync", onlyLeader(leader))
-			if err := errors.Join(err, bites(ctx, cut), heals(ctx, cut)); err != nil {
+			if err := errors.Join(err, bites(ctx, cut), heals(ctx, cut), l.confirmed(ctx, want)); err != nil {
 				return err
 			}
 			_, err = leads(ctx, f, l.name, "all are in sync", func(s system.Leadership) bool { return len(s.InSync) == len(s.Replicas) })

@@ -1,0 +1,270 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"conform/harness/internal/container"
+	"conform/harness/internal/netproxy"
+	"conform/harness/system"
+)
+
+var (
+	_ system.Killer       = (*Cluster)(nil)
+	_ system.Stopper      = (*Cluster)(nil)
+	_ system.Pauser       = (*Cluster)(nil)
+	_ system.Diskful      = (*Cluster)(nil)
+	_ system.LogCollector = (*Cluster)(nil)
+)
+
+const (
+	// stopGrace is what a fast shutdown, which writes a checkpoint, may take before it is no graceful stop any more.
+	stopGrace = 30 * time.Second
+	// pollEvery is the pause between two looks at a state that is waited for.
+	pollEvery = 50 * time.Millisecond
+	// tailLines are how many lines of the log an error shows.
+	tailLines = 20
+)
+
+// Node is the server.
+type Node struct {
+	cluster *Cluster
+	pod     *container.Pod
+	server  *container.Container
+	data    *container.Volume
+	link    *netproxy.Link
+}
+
+// Name returns "postgres-1".
+func (n *Node) Name() string { return nodeName }
+
+func (n *Node) direct() string { return n.pod.HostPort(port) }
+
+// own returns the node as ours.
+func (c *Cluster) own(node system.Node) (*Node, error) {
+	n, ok := node.(*Node)
+	if !ok || n == nil || n != c.node {
+		return nil, fmt.Errorf("node %v is not of this cluster: %w", node, system.ErrUsage)
+	}
+	return n, nil
+}
+
+// running says that the server's process is there, frozen or not.
+func (n *Node) running(ctx context.Context) (container.State, error) {
+	s, err := n.server.State(ctx)
+	if err != nil {
+		return s, err
+	}
+	if !s.Running {
+		return s, fmt.Errorf("%s is down (exit code %d): %w", nodeName, s.ExitCode, errDown)
+	}
+	return s, nil
+}
+
+// errDown marks a server that has no process.
+var errDown = errors.New("no process")
+
+// poll calls f until it returns nil, or an error that it calls final.
+func poll(ctx context.Context, f func(context.Context) (final bool, err error)) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		final, err := f(ctx)
+		if err == nil || final {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; last: %w", context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// up starts the server's process and waits until a connection can be used. On an error the log's tail is in it.
+func (n *Node) up(ctx context.Context) error {
+	if err := n.server.Start(ctx); err != nil {
+		return err
+	}
+	err := poll(ctx, func(ctx context.Context) (bool, error) {
+		if _, err := n.running(ctx); err != nil {
+			return errors.Is(err, errDown), err
+		}
+		const patience = 5 * time.Second // of one attempt
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		return false, n.cluster.withEngine(ctx, ensureClientRole)
+	})
+	if err == nil {
+		return nil
+	}
+	tail := n.server.Tail(context.WithoutCancel(ctx), tailLines)
+	for _, sign := range []string{"unrecognized configuration parameter", "invalid value for parameter", "is outside the valid range"} {
+		if strings.Contains(tail, sign) {
+			err = errors.Join(err, system.ErrUsage)
+			break
+		}
+	}
+	return fmt.Errorf("%w; log ends:\n%s", err, tail)
+}
+
+// ensureClientRole makes the clients' role where it is missing: in a new server, or one that lost its disk.
+func ensureClientRole(ctx context.Context, conn *pgx.Conn) error {
+	var there bool
+	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", roleClient).Scan(&there); err != nil {
+		return err
+	}
+	if there {
+		return nil
+	}
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "CREATE ROLE "+roleClient+" LOGIN"); err != nil {
+			return err
+		}
+		// The verifier of the same password is copied, so that no password stands in a statement, which could be logged.
+		_, err := tx.Exec(ctx, `UPDATE pg_authid SET rolpassword = (SELECT rolpassword FROM pg_authid WHERE rolname = $1) WHERE rolname = $2`,
+			roleEngine, roleClient)
+		return err
+	})
+}
+
+// Kill ends the server by SIGKILL, all its processes at once, also a paused one, and returns when they are gone. What was
+// written to files stays (page cache); what was in shared memory, such as WAL not yet written, is lost.
+func (c *Cluster) Kill(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	before, err := n.running(ctx)
+	if err != nil {
+		return "", fmt.Errorf("kill: %w", err)
+	}
+	if err := n.server.Signal(ctx, "KILL"); err != nil {
+		return "", err
+	}
+	return n.gone(ctx, before.PID)
+}
+
+// gone waits until the server's process is gone and tells its exit code.
+func (n *Node) gone(ctx context.Context, pid int) (string, error) {
+	var s container.State
+	err := poll(ctx, func(ctx context.Context) (_ bool, err error) {
+		if s, err = n.server.State(ctx); err == nil && s.Running {
+			err = fmt.Errorf("process %d still runs", s.PID)
+		}
+		return false, err
+	})
+	if err != nil {
+		return "", fmt.Errorf("wait for end of %s: %w", nodeName, err)
+	}
+	return fmt.Sprintf("process %d of %s gone, exit code %d", pid, nodeName, s.ExitCode), nil
+}
+
+// Start starts a server that is down and waits until it has recovered and a connection can be used. A running one is no
+// error.
+func (c *Cluster) Start(ctx context.Context, node system.Node) error {
+	n, err := c.own(node)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startCeiling, fmt.Errorf("not ready after %s", startCeiling))
+	defer cancel()
+	if err := n.up(ctx); err != nil {
+		return fmt.Errorf("start %s: %w: %w", nodeName, system.ErrEnvironment, err)
+	}
+	return nil
+}
+
+// Stop ends the server by a fast shutdown: running transactions are rolled back, their connections ended, a checkpoint
+// written. It must end in time: a stop that turns into a kill is an error.
+func (c *Cluster) Stop(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	before, err := n.running(ctx)
+	if err != nil {
+		return "", fmt.Errorf("stop: %w", err)
+	}
+	// INT asks for the fast shutdown whatever the image's own stop signal is; a weaker one after it changes nothing.
+	if err := n.server.Signal(ctx, "INT"); err != nil {
+		return "", err
+	}
+	if err := n.server.Stop(ctx, stopGrace); err != nil {
+		return "", err
+	}
+	proof, err := n.gone(ctx, before.PID)
+	if err != nil {
+		return "", err
+	}
+	const sigkill = 137
+	if s, err := n.server.State(ctx); err != nil || s.ExitCode == sigkill {
+		return proof, errors.Join(err, fmt.Errorf("stop %s: not ended after %s and killed", nodeName, stopGrace))
+	}
+	return proof, nil
+}
+
+// Pause freezes the server's processes (the cgroup freezer): its kernel goes on accepting connections and taking bytes
+// until the sockets' buffers are full.
+func (c *Cluster) Pause(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	if err := n.server.Pause(ctx); err != nil {
+		return "", err
+	}
+	s, err := n.running(ctx)
+	if err != nil {
+		return "", fmt.Errorf("pause: %w", err)
+	}
+	if !s.Paused {
+		return "", fmt.Errorf("pause %s: process %d still runs", nodeName, s.PID)
+	}
+	return fmt.Sprintf("process %d of %s frozen", s.PID, nodeName), nil
+}
+
+// Resume lets a paused server go on; one that is not paused or not running is no error.
+func (c *Cluster) Resume(ctx context.Context, node system.Node) error {
+	n, err := c.own(node)
+	if err != nil {
+		return err
+	}
+	return n.server.Unpause(ctx)
+}
+
+// LoseDisk empties the data volume of a server that is down: it comes back as a new, empty one at the same address with
+// the same password and settings.
+func (c *Cluster) LoseDisk(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	if s, err := n.server.State(ctx); err != nil || s.Running {
+		return "", errors.Join(err, fmt.Errorf("lose disk of %s: it still runs: %w", nodeName, system.ErrUsage))
+	}
+	removed, err := n.data.Empty(ctx)
+	if err != nil {
+		return "", fmt.Errorf("lose disk of %s: %w", nodeName, err)
+	}
+	if removed == 0 {
+		return "", fmt.Errorf("lose disk of %s: it was empty already", nodeName)
+	}
+	c.forgetSchemas()
+	return fmt.Sprintf("%d files and folders on the data disk of %s, now 0", removed, nodeName), nil
+}
+
+// CollectLog copies the server's log since the cluster's start, restarts included.
+func (c *Cluster) CollectLog(ctx context.Context, node system.Node, w io.Writer) error {
+	n, err := c.own(node)
+	if err != nil {
+		return err
+	}
+	return n.server.Logs(ctx, w, container.LogRange{})
+}

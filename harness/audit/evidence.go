@@ -73,7 +73,9 @@ func expected(e ledger.Expect, f Finding) bool {
 	return f.Anomaly == e.Anomaly && (e.Attribution == "" || e.Attribution == f.Attribution)
 }
 
-func expectName(e ledger.Expect) string { return Finding{Anomaly: e.Anomaly, Attribution: e.Attribution}.Name() }
+func expectName(e ledger.Expect) string {
+	return Finding{Anomaly: e.Anomaly, Attribution: e.Attribution}.Name()
+}
 
 func findingNames(fs []Finding) string {
 	if len(fs) == 0 {
@@ -335,4 +337,3 @@ func (a *auditor) allChecks() Proof {
 	}
 	return proof("checks", "every check ran", faults, fmt.Sprintf("%d checks", len(a.ran)))
 }
-

@@ -49,7 +49,7 @@ type Reader struct {
 // segment frame is no error here: the first Next reports it. The error wraps ErrSchema for a
 // segment of another schema, or is one of r.
 func NewReader(r io.Reader, name string) (*Reader, error) {
-	rd := &Reader{r: bufio.NewReaderSize(r, 128<<10), name: name, want: ^uint64(0)}
+	rd := &Reader{r: bufio.NewReaderSize(r, 128<<10), name: name, want: ^uint64(0), frame: 1}
 	body, damage, err := rd.readFrame()
 	switch {
 	case err == io.EOF:
@@ -59,7 +59,6 @@ func NewReader(r io.Reader, name string) (*Reader, error) {
 		return nil, err
 	case damage != nil:
 		rd.pending = damage
-		rd.frame = 1
 	default:
 		if err := json.Unmarshal(body, &rd.segment); err != nil {
 			rd.pending = &DamageError{File: name, Reason: "the segment's description is not JSON: " + err.Error()}

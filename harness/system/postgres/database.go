@@ -45,7 +45,7 @@ func (c *Cluster) withEngine(ctx context.Context, f func(context.Context, *pgx.C
 		return c.explain(ctx, err)
 	}
 	err = f(ctx, conn)
-	if err != nil {
+	if err != nil && (conn.IsClosed() || IsEnvironment(err)) {
 		err = c.explain(ctx, err)
 	}
 	// Whatever f did is done: how the connection ends changes nothing.
@@ -53,15 +53,10 @@ func (c *Cluster) withEngine(ctx context.Context, f func(context.Context, *pgx.C
 	return err
 }
 
-// explain marks an error of the engine's own work on the database as one of the environment if it is: the server is gone,
-// does not answer, or has run out of something. Errors of SQL stay what they are.
+// explain marks an error of the engine's own work as one of the environment, and says so if the server is gone. Errors of
+// SQL do not come here.
 func (c *Cluster) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return err
-	}
-	switch ErrorClass(err) {
-	case ClassLost, ClassNotSent, ClassShutdown, ClassResources:
-	default:
 		return err
 	}
 	if _, down := c.node.running(ctx); down != nil {

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -28,6 +30,7 @@ const (
 	ClassRolledBack = "rolled-back"     // COMMIT answered ROLLBACK
 	ClassShutdown   = "shutdown"        // the server ends, crashes or starts
 	ClassResources  = "out-of-resources"
+	ClassOther      = "other" // none of the above: not of pgx, or of its use
 )
 
 // CommitOutcome says what an error of pgx's Tx.Commit means for the transaction.
@@ -36,6 +39,7 @@ const (
 //	none                                               OK       the server answered COMMIT
 //	pgx.ErrTxCommitRollback                            Failed   it answered ROLLBACK: a statement had failed before [1]
 //	pgconn.SafeToRetry: nothing was written            Failed   the server has no COMMIT, and rolls back when the connection ends
+//	pgconn.ConnectError                                Failed   there was no connection to send anything on
 //	server error, severity ERROR, but not the below    Failed   40001, 40P01, deferred 23xxx, 57014, ...: the server has aborted the
 //	                                                            transaction [2]; after the commit record it may not answer ERROR,
 //	                                                            it could only PANIC [3]
@@ -55,12 +59,15 @@ const (
 // replicated to the standby."
 func CommitOutcome(err error) ledger.Outcome {
 	var server *pgconn.PgError
+	var connect *pgconn.ConnectError
 	switch {
 	case err == nil:
 		return ledger.OK
 	case errors.Is(err, pgx.ErrTxClosed):
 		return ledger.InDoubt
 	case errors.Is(err, pgx.ErrTxCommitRollback):
+		return ledger.Failed
+	case errors.As(err, &connect):
 		return ledger.Failed
 	case errors.As(err, &server):
 		return serverOutcome(server)
@@ -112,13 +119,23 @@ func ErrorClass(err error) string {
 		return code
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return ClassRolledBack
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return ClassTimeout
 	case pgconn.SafeToRetry(err):
 		return ClassNotSent
-	default:
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return ClassTimeout
+	case lost(err):
 		return ClassLost
+	default:
+		return ClassOther
 	}
+}
+
+// lost says whether err tells of a connection that broke, or that could not be made.
+func lost(err error) bool {
+	var network net.Error
+	var connect *pgconn.ConnectError
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.As(err, &network) || errors.As(err, &connect)
 }
 
 // IsEnvironment says whether an error is the machine's or the server's size, and no statement about a transaction: no

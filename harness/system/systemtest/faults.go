@@ -340,11 +340,17 @@ func uncleanElection(ctx context.Context, b Bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove(), b.Cluster.Baseline(ctx)) }()
-	cut, err := i.Isolate(ctx, leader, system.Isolation{Listeners: []string{"replication"}, Direction: system.Inbound})
+	l, err := b.produce(ctx, name, name+"-client", 1, nil)
 	if err != nil {
 		return err
 	}
+	cut, err := i.Isolate(ctx, leader, system.Isolation{Listeners: []string{"replication"}, Direction: system.Inbound})
+	if err != nil {
+		return errors.Join(err, l.producer.Close(ctx))
+	}
+	l.send(ctx, sent) // a follower that has everything stays in sync, fetching or not
 	_, err = leads(ctx, f, name, "only the leader is in sync", onlyLeader(leader))
+	err = errors.Join(err, l.confirmed(ctx, sent), l.producer.Close(ctx))
 	if err == nil {
 		_, err = k.Kill(ctx, leader)
 	}
@@ -356,7 +362,14 @@ func uncleanElection(ctx context.Context, b Bench) (err error) {
 	if err == nil {
 		_, err = leads(ctx, f, name, "another node leads", func(s system.Leadership) bool { return s.Leader != nil && s.Leader != leader })
 	}
-	return errors.Join(err, k.Start(ctx, leader))
+	if err := errors.Join(err, k.Start(ctx, leader), b.Cluster.Baseline(ctx)); err != nil {
+		return err
+	}
+	s, err := b.read(ctx, name)
+	if err == nil && len(s.order) > 0 {
+		err = fmt.Errorf("%d of %d records that only the old leader had are there", len(s.order), sent)
+	}
+	return err
 }
 
 func closed(ctx context.Context, b Bench) error {

@@ -138,3 +138,6 @@ func kind(stepWords string) string {
 		return "act"
 	}
 }
+
+// Window says in words where in the chain a window is; it is empty for an unknown one.
+func Window(name string) string { return windows[name].Words }

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"conform/fixtures"
+	"conform/harness"
+	"conform/harness/audit"
+	"conform/harness/system"
+	"conform/reports"
+)
+
+func (a *app) explainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain NAME",
+		Short: "explain a suite, a scenario, a fault or an anomaly",
+		Example: `  conform explain kafka-acks
+  conform explain kafka-acks/leader-isolated
+  conform explain lost`,
+		Args: args(cobra.ExactArgs(1)),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return slices.Sorted(maps.Keys(a.topics())), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			topics := a.topics()
+			found, ok := topics[args[0]]
+			if !ok {
+				return &fixtures.UnknownError{Kind: "name", Got: args[0], Nearest: nearest(args[0], slices.Collect(maps.Keys(topics)))}
+			}
+			for i, say := range found {
+				if i > 0 {
+					fmt.Fprintln(a.stdout)
+				}
+				say(a.stdout)
+			}
+			return nil
+		},
+	}
+}
+
+// topics is everything that can be explained. A scenario's short name may stand for several.
+func (a *app) topics() map[string][]func(io.Writer) {
+	out := map[string][]func(io.Writer){}
+	add := func(name string, say func(io.Writer)) { out[name] = append(out[name], say) }
+	for _, s := range a.suites {
+		add(s.Name, func(w io.Writer) { explainSuite(w, s) })
+		for _, sc := range s.Scenarios {
+			say := func(w io.Writer) { explainScenario(w, s, sc) }
+			add(s.Name+"/"+sc.Name, say)
+			add(sc.Name, say)
+		}
+	}
+	for name, f := range a.faults {
+		add(name, func(w io.Writer) { a.explainFault(w, f) })
+	}
+	for _, an := range audit.Anomalies() {
+		add(an.Name, func(w io.Writer) { a.explainAnomaly(w, an) })
+	}
+	return out
+}
+
+// field prints one named paragraph; an empty one is left out.
+func field(w io.Writer, name, text string) {
+	if text != "" {
+		fmt.Fprintf(w, "%-10s %s\n", name, text)
+	}
+}
+
+func explainSuite(w io.Writer, s harness.Suite) {
+	fmt.Fprintf(w, "suite %s: %s\n\n", s.Name, s.Title)
+	field(w, "promise", s.Promise.Text)
+	field(w, "from", s.Promise.Start)
+	field(w, "to", s.Promise.End)
+	field(w, "judged", strings.Join(s.Promise.Places, ", "))
+	for _, name := range slices.Sorted(maps.Keys(s.Promise.Rules)) {
+		switch r := s.Promise.Rules[name]; {
+		case r.Allowed:
+			field(w, "", name+" is allowed")
+		case r.Bound > 0:
+			field(w, "", fmt.Sprintf("%s at most %d times", name, r.Bound))
+		default:
+			field(w, "", name+" is forbidden")
+		}
+	}
+	if s.Promise.MaxUnavailable > 0 {
+		field(w, "", fmt.Sprintf("at most %s without a confirm", s.Promise.MaxUnavailable))
+	}
+	field(w, "system", s.System.Name()+" "+strings.Join(s.System.Versions(), ", ")+" (the first is the default)")
+	var cost time.Duration
+	for _, sc := range s.Scenarios {
+		cost += sc.Cost
+	}
+	field(w, "cost", fmt.Sprintf("about %s and %d MiB", cost, s.System.MemoryMiB(0)))
+	fmt.Fprintln(w, "\nscenarios")
+	for _, sc := range s.Scenarios {
+		fmt.Fprintf(w, "  %s: %s\n", sc.Name, sc.Summary)
+	}
+}
+
+func explainScenario(w io.Writer, s harness.Suite, sc harness.Scenario) {
+	fmt.Fprintf(w, "scenario %s/%s\n\n", s.Name, sc.Name)
+	field(w, "promise", s.Title)
+	if sc.Window != "" {
+		field(w, "window", sc.Window+", "+reports.Window(sc.Window))
+	}
+	field(w, "fault", sc.Summary)
+	field(w, "guard", sc.Guarded)
+	field(w, "cost", "about "+sc.Cost.String()+" with all arms")
+	fmt.Fprintln(w, "\narms")
+	for _, arm := range sc.Arms {
+		switch {
+		case arm.Break != nil:
+			fmt.Fprintf(w, "  %s (control): %s must show %s in the %s", arm.Name, arm.Break.Knob, expected(*arm.Break), arm.Break.Place)
+			if len(arm.Break.Forces) > 0 {
+				fmt.Fprintf(w, "; it forces %s", strings.Join(arm.Break.Forces, ", "))
+			}
+			fmt.Fprintln(w)
+		case arm.Role == harness.Observation:
+			fmt.Fprintf(w, "  %s (observation, no control): %s\n", arm.Name, arm.Reason)
+		default:
+			fmt.Fprintf(w, "  %s (%s): must hold\n", arm.Name, arm.Role)
+		}
+		for _, knobs := range []struct {
+			of  string
+			set map[string]string
+		}{{"client", arm.Client}, {"destination", arm.Destination}, {"node", arm.Node}} {
+			for _, k := range slices.Sorted(maps.Keys(knobs.set)) {
+				fmt.Fprintf(w, "    %s %s = %s\n", knobs.of, k, knobs.set[k])
+			}
+		}
+	}
+	fmt.Fprintln(w, "\nsteps")
+	for i, st := range sc.Steps {
+		fmt.Fprintf(w, "  %d. %s: %s", i+1, st.Name, st)
+		if len(st.Arms) > 0 {
+			fmt.Fprintf(w, " (only %s)", strings.Join(st.Arms, ", "))
+		}
+		fmt.Fprintln(w)
+	}
+	if sc.LookFor != "" {
+		fmt.Fprintf(w, "\nhow to look for it in your own system\n  %s\n", sc.LookFor)
+	}
+	if len(sc.Sources) > 0 {
+		fmt.Fprintln(w, "\nsources")
+		for _, src := range sc.Sources {
+			fmt.Fprintf(w, "  %s\n", src)
+		}
+	}
+	fmt.Fprintf(w, "\nrun it\n  conform run --suite %s --scenario %s\n", quote(s.Name), sc.Name)
+}
+
+func (a *app) explainFault(w io.Writer, f system.Fault) {
+	fmt.Fprintf(w, "fault %s: %s\n\n", f.Name, f.Summary)
+	field(w, "proof", f.Proof)
+	for _, name := range slices.Sorted(maps.Keys(f.Params)) {
+		field(w, "parameter", name+": "+f.Params[name])
+	}
+	a.usedBy(w, func(sc harness.Scenario) bool {
+		for _, st := range sc.Steps {
+			if st.Inject != nil && st.Inject.Fault == f.Name {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func (a *app) explainAnomaly(w io.Writer, an audit.Anomaly) {
+	fmt.Fprintf(w, "anomaly %s: %s\n\n", an.Name, an.Meaning)
+	field(w, "place", an.Place)
+	if len(an.Attributions) > 0 {
+		fmt.Fprintln(w, "\nit is attributed, after a slash, to where the message died: it ...")
+		for _, at := range an.Attributions {
+			fmt.Fprintf(w, "  /%s ... %s\n", at, audit.MeaningOf(at))
+		}
+	}
+	a.usedBy(w, func(sc harness.Scenario) bool {
+		return slices.ContainsFunc(sc.Arms, func(arm harness.Arm) bool { return arm.Break != nil && arm.Break.Anomaly == an.Name })
+	})
+}
+
+// usedBy lists the scenarios that show something.
+func (a *app) usedBy(w io.Writer, uses func(harness.Scenario) bool) {
+	head := "\nscenarios with it\n"
+	for _, s := range a.suites {
+		for _, sc := range s.Scenarios {
+			if uses(sc) {
+				fmt.Fprintf(w, "%s  %s/%s\n", head, s.Name, sc.Name)
+				head = ""
+			}
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() { os.Exit(start(wired())) }
+
+// start runs one command of this process and returns its exit code.
+func start(b backend) int {
+	// conform removes what it started by itself, also after a crash (the next run, doctor --clean).
+	// A reaper container would need a privileged socket and would take --keep away.
+	if err := os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"); err != nil {
+		fmt.Fprintln(os.Stderr, "conform:", err)
+		return exitEnvironment
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	defer context.AfterFunc(ctx, func() {
+		stop() // from here on a second signal ends the process at once
+		if len(os.Args) > 1 && os.Args[1] == "run" {
+			fmt.Fprintln(os.Stderr, "interrupted: healing and removing everything; interrupt again to stop at once (the next run or `conform doctor --clean` then removes what is left)")
+		}
+	})()
+	a := &app{
+		backend: b, stdout: os.Stdout, stderr: os.Stderr, stdin: os.Stdin,
+		ci: os.Getenv("CI") == "true", terminal: isTerminal(os.Stderr), env: os.Getenv,
+	}
+	return a.run(ctx, os.Args[1:])
+}
+
+// isTerminal says whether f shows to a person.
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+}
+
+// run runs one command and returns its exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	code := codeOf(err)
+	var told *verdictError
+	if err != nil && !errors.As(err, &told) {
+		fmt.Fprintf(a.stderr, "conform: %v\n", err)
+	}
+	return code
+}

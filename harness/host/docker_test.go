@@ -118,12 +118,8 @@ func TestKafkaStartScript(t *testing.T) {
 			t.Fatal(err)
 		}
 		took = time.Since(from)
-		s, err := node.State(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
 		var log strings.Builder
-		if err := node.Logs(ctx, &log, container.LogRange{Since: s.StartedAt}); err != nil {
+		if err := node.Logs(ctx, &log, container.LogRange{LastRun: true}); err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(log.String()) {

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -54,6 +55,9 @@ type Container struct {
 	engine *Engine
 	ID     string
 	Name   string // engine-wide name
+
+	mu      sync.Mutex
+	lastRun time.Time // the log of the last run begins here, by the engine's clock
 }
 
 // NewContainer makes a container without starting it. On an error nothing of it is left.
@@ -164,6 +168,22 @@ func tarball(files []File) (io.Reader, error) {
 
 // Start starts the container's process. Starting a running one is no error.
 func (c *Container) Start(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	state, err := c.State(ctx)
+	if err != nil {
+		return err
+	}
+	if state.Running {
+		return nil
+	}
+	// The engine notes the start a moment after the process could write its first lines, and the end a moment before it
+	// has read the last ones: neither time tells two runs apart. The last line that is there before the start does.
+	end, err := c.logEnd(ctx)
+	if err != nil {
+		return err
+	}
+	c.lastRun = end
 	if _, err := c.engine.api.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
 		return fmt.Errorf("start container %s: %w", c.Name, err)
 	}
@@ -296,13 +316,18 @@ func engineTime(s string) time.Time {
 
 // LogRange says which part of a log is wanted. The zero value is all of it.
 type LogRange struct {
-	Since time.Time // lines from this time on
-	Tail  int       // only so many last lines
+	LastRun bool      // only what was written since the last start
+	Since   time.Time // lines from this time of the engine's clock on
+	Tail    int       // only so many last lines
 }
 
 // Logs writes the container's log, standard output and standard error together, to w.
 func (c *Container) Logs(ctx context.Context, w io.Writer, part LogRange) error {
-	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Since: logTime(part.Since)}
+	since := part.Since
+	if from := c.runBegin(); part.LastRun && from.After(since) {
+		since = from
+	}
+	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Since: logTime(since)}
 	if part.Tail > 0 {
 		options.Tail = strconv.Itoa(part.Tail)
 	}
@@ -315,6 +340,32 @@ func (c *Container) Logs(ctx context.Context, w io.Writer, part LogRange) error 
 		return fmt.Errorf("read log of %s: %w", c.Name, err)
 	}
 	return nil
+}
+
+// runBegin is when the log of the last run begins.
+func (c *Container) runBegin() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lastRun
+}
+
+// logEnd is the time just after the last line of the log, zero when there is none.
+func (c *Container) logEnd(ctx context.Context) (time.Time, error) {
+	r, err := c.engine.api.ContainerLogs(ctx, c.ID, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Timestamps: true, Tail: "1"})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read end of log of %s: %w", c.Name, err)
+	}
+	defer r.Close()
+	var line strings.Builder
+	if _, err := stdcopy.StdCopy(&line, &line, r); err != nil {
+		return time.Time{}, fmt.Errorf("read end of log of %s: %w", c.Name, err)
+	}
+	stamp, _, _ := strings.Cut(line.String(), " ")
+	end := engineTime(stamp)
+	if end.IsZero() {
+		return end, nil
+	}
+	return end.Add(time.Nanosecond), nil
 }
 
 // logTime is the form in which the engine takes a time without losing nanoseconds.
@@ -337,15 +388,11 @@ func (c *Container) Tail(ctx context.Context, n int) string {
 // WaitLog waits for a line that matches, written since the container's last start, and returns it. When the process ends
 // first, the error wraps ErrNotRunning and holds the exit code and the end of the log.
 func (c *Container) WaitLog(ctx context.Context, pattern *regexp.Regexp) (string, error) {
-	state, err := c.State(ctx)
-	if err != nil {
-		return "", err
-	}
 	// Ends the copying goroutine at the first match.
 	followCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r, err := c.engine.api.ContainerLogs(followCtx, c.ID, client.ContainerLogsOptions{
-		ShowStdout: true, ShowStderr: true, Follow: true, Since: logTime(state.StartedAt),
+		ShowStdout: true, ShowStderr: true, Follow: true, Since: logTime(c.runBegin()),
 	})
 	if err != nil {
 		return "", fmt.Errorf("follow log of %s: %w", c.Name, err)
@@ -377,7 +424,8 @@ func (c *Container) WaitLog(ctx context.Context, pattern *regexp.Regexp) (string
 	if err := scanner.Err(); err != nil {
 		return "", fmt.Errorf("follow log of %s: %w", c.Name, err)
 	}
-	if state, err = c.State(ctx); err != nil {
+	state, err := c.State(ctx)
+	if err != nil {
 		return "", err
 	}
 	return "", fmt.Errorf("wait for %q in log of %s: %w: exit code %d, killed for memory: %t; log ends:\n%s",

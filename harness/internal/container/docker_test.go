@@ -375,6 +375,31 @@ func TestRemoveRunRemovesEverythingOfOneRun(t *testing.T) {
 	}
 }
 
+// TestLogOfTheLastRunIsWhole runs a process that writes at once and ends: no line may be missing, none of a former run be there.
+func TestLogOfTheLastRunIsWhole(t *testing.T) {
+	e, owner := engine(t)
+	ctx := t.Context()
+	node, err := e.NewContainer(ctx, owner, container.Spec{Name: "n1", Image: e.Tools, Entrypoint: []string{"sh", "-c", "echo first; exit 0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 {
+		if err := node.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := node.WaitLog(ctx, regexp.MustCompile("^first$")); err != nil {
+			t.Fatalf("run %d: %v", i, err)
+		}
+		if _, err := node.WaitLog(ctx, regexp.MustCompile("^second$")); !errors.Is(err, container.ErrNotRunning) {
+			t.Fatalf("run %d: %v", i, err)
+		}
+		var log strings.Builder
+		if err := node.Logs(ctx, &log, container.LogRange{LastRun: true}); err != nil || log.String() != "first\n" {
+			t.Fatalf("run %d: log %q, %v", i, log.String(), err)
+		}
+	}
+}
+
 func TestConnectSaysWhatIsWrong(t *testing.T) {
 	engine(t) // without an engine this would pass for the wrong reason
 	t.Setenv("HOME", t.TempDir())

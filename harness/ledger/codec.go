@@ -218,6 +218,7 @@ var errMalformed = errors.New("malformed batch")
 type decoder struct {
 	prediction
 	b     []byte
+	pos   int
 	left  uint64 // events still in the batch
 	frame uint64
 	kinds uint64
@@ -228,7 +229,7 @@ type decoder struct {
 func (d *decoder) reset(body []byte) error {
 	d.prediction = prediction{}
 	d.texts = d.texts[:0]
-	d.b = body
+	d.b, d.pos = body, 0
 	var ok bool
 	if d.frame, ok = d.uvarint(); !ok {
 		return errMalformed
@@ -236,23 +237,30 @@ func (d *decoder) reset(body []byte) error {
 	if d.kinds, ok = d.uvarint(); !ok {
 		return errMalformed
 	}
-	if d.left, ok = d.uvarint(); !ok || d.left == 0 || d.left > uint64(len(d.b)) {
+	if d.left, ok = d.uvarint(); !ok || d.left == 0 || d.left > uint64(len(body)) {
+		d.left = 0
 		return errMalformed
 	}
 	return nil
 }
 
+// uvarint moves pos rather than re-slicing b: a slice in a heap object costs a write barrier each
+// time.
 func (d *decoder) uvarint() (uint64, bool) {
-	if len(d.b) > 0 && d.b[0] < 0x80 {
-		v := uint64(d.b[0])
-		d.b = d.b[1:]
+	if d.pos < len(d.b) && d.b[d.pos] < 0x80 {
+		v := uint64(d.b[d.pos])
+		d.pos++
 		return v, true
 	}
-	v, n := binary.Uvarint(d.b)
+	return d.longUvarint()
+}
+
+func (d *decoder) longUvarint() (uint64, bool) {
+	v, n := binary.Uvarint(d.b[d.pos:])
 	if n <= 0 {
 		return 0, false
 	}
-	d.b = d.b[n:]
+	d.pos += n
 	return v, true
 }
 
@@ -264,11 +272,11 @@ func (d *decoder) varint() (int64, bool) {
 // next reads one event; the caller has checked that one is left.
 func (d *decoder) next(e *Event) error {
 	*e = Event{At: d.at, Stream: d.stream, Seq: d.seq}
-	if len(d.b) == 0 {
+	if d.pos == len(d.b) {
 		return errMalformed
 	}
-	e.Kind = Kind(d.b[0])
-	d.b = d.b[1:]
+	e.Kind = Kind(d.b[d.pos])
+	d.pos++
 	set, ok := d.uvarint()
 	if !ok || set >= fieldsEnd {
 		return errMalformed
@@ -297,21 +305,21 @@ func (d *decoder) next(e *Event) error {
 		e.Pos.Offset = d.offset + sv()
 	}
 	if set&fDigest != 0 {
-		if len(d.b) < 8 {
+		if len(d.b)-d.pos < 8 {
 			return errMalformed
 		}
-		e.Digest = binary.LittleEndian.Uint64(d.b)
-		d.b = d.b[8:]
+		e.Digest = binary.LittleEndian.Uint64(d.b[d.pos:])
+		d.pos += 8
 	}
 	if set&fKey != 0 {
 		e.Key = uint32(uv())
 	}
 	if set&fFlags != 0 {
-		if len(d.b) == 0 {
+		if d.pos == len(d.b) {
 			return errMalformed
 		}
-		f := d.b[0]
-		d.b = d.b[1:]
+		f := d.b[d.pos]
+		d.pos++
 		e.Outcome, e.Claim, e.View, e.Foreign = Outcome(f&3), Claim(f>>2&3), View(f>>4&7), f>>7 == 1
 	}
 	if set&^(1<<7-1) != 0 { // the rarer fields
@@ -358,7 +366,7 @@ func (d *decoder) next(e *Event) error {
 		return errMalformed
 	}
 	d.left--
-	if d.left == 0 && len(d.b) != 0 {
+	if d.left == 0 && d.pos != len(d.b) {
 		return errMalformed
 	}
 	d.after(e)
@@ -377,12 +385,13 @@ func (d *decoder) text() (string, bool) {
 		return d.texts[i-1], true
 	}
 	n, ok := d.uvarint()
-	if !ok || n > MaxText || n > uint64(len(d.b)) {
+	if !ok || n > MaxText || n > uint64(len(d.b)-d.pos) {
 		return "", false
 	}
-	s, seen := d.known[string(d.b[:n])]
+	b := d.b[d.pos : d.pos+int(n)]
+	s, seen := d.known[string(b)]
 	if !seen {
-		s = string(d.b[:n])
+		s = string(b)
 		if len(d.known) < maxKnown {
 			if d.known == nil {
 				d.known = make(map[string]string)
@@ -390,7 +399,7 @@ func (d *decoder) text() (string, bool) {
 			d.known[s] = s
 		}
 	}
-	d.b = d.b[n:]
+	d.pos += int(n)
 	if len(d.texts) < maxTexts {
 		d.texts = append(d.texts, s)
 	}

@@ -3,6 +3,7 @@ package ledger
 import (
 	"encoding/binary"
 	"math/bits"
+	"slices"
 	"strconv"
 
 	"github.com/cespare/xxhash/v2"
@@ -58,32 +59,33 @@ func draw(seed, purpose uint64, id MessageID) uint64 {
 	return mix(mix(seed^purpose) + mix(uint64(id.Stream)<<32^bits.RotateLeft64(id.Seq, 17)+purpose))
 }
 
+// template is a payload's header with all numbers 0.
+const template = payloadMark + "00000000" + payloadID + "00000000" + payloadSlash + "0000000000000000" +
+	payloadEvent + "0000000000000000" + payloadCheck + "00000000" + payloadEnd
+
 // AppendPayload appends the payload of a message, size bytes long and at least MinPayload, to dst.
 func AppendPayload(dst []byte, seed uint64, tag uint32, id MessageID, eventID uint64, size int) []byte {
-	start := len(dst)
-	dst = append(dst, payloadMark...)
-	dst = appendHex32(dst, tag)
-	dst = append(dst, payloadID...)
-	dst = appendHex32(dst, id.Stream)
-	dst = append(dst, payloadSlash...)
-	dst = appendHex64(dst, id.Seq)
-	dst = append(dst, payloadEvent...)
-	dst = appendHex64(dst, eventID)
-	dst = append(dst, payloadCheck...)
-	dst = appendHex32(dst, headerCheck(tag, id, eventID))
-	dst = append(dst, payloadEnd...)
+	size = max(size, MinPayload)
+	dst = slices.Grow(dst, size)
+	b := dst[len(dst) : len(dst)+size]
+	copy(b, template)
+	putHex32(b[offTag:], tag)
+	putHex32(b[offStream:], id.Stream)
+	putHex64(b[offSeq:], id.Seq)
+	putHex64(b[offEvent:], eventID)
+	putHex32(b[offCheck:], headerCheck(tag, id, eventID))
 	x := draw(seed, purposeFiller, id)
-	left := size - (len(dst) - start)
-	for ; left >= 8; left -= 8 {
+	fill := b[MinPayload:]
+	for ; len(fill) >= 8; fill = fill[8:] {
 		x += 0x9e3779b97f4a7c15
-		dst = binary.LittleEndian.AppendUint64(dst, letters(mix(x)))
+		binary.LittleEndian.PutUint64(fill, letters(mix(x)))
 	}
-	if left > 0 {
+	if len(fill) > 0 {
 		var last [8]byte
 		binary.LittleEndian.PutUint64(last[:], letters(mix(x+0x9e3779b97f4a7c15)))
-		dst = append(dst, last[:left]...)
+		copy(fill, last[:])
 	}
-	return dst
+	return dst[:len(dst)+size]
 }
 
 // letters turns the low half of each byte into a letter a..p.
@@ -122,12 +124,11 @@ func ParsePayload(b []byte) (PayloadHeader, bool) {
 	return h, true
 }
 
-func appendHex32(dst []byte, v uint32) []byte {
-	return binary.BigEndian.AppendUint64(dst, spreadHex(v))
-}
+func putHex32(b []byte, v uint32) { binary.BigEndian.PutUint64(b, spreadHex(v)) }
 
-func appendHex64(dst []byte, v uint64) []byte {
-	return appendHex32(appendHex32(dst, uint32(v>>32)), uint32(v))
+func putHex64(b []byte, v uint64) {
+	putHex32(b, uint32(v>>32))
+	putHex32(b[8:], uint32(v))
 }
 
 // spreadHex returns the eight hexadecimal digits of v as the bytes of a word, the first one highest.
@@ -175,8 +176,10 @@ const keyMark = "key-"
 
 // KeyName returns the key as it is sent: "key-0000002a".
 func KeyName(key uint32) string {
-	b := make([]byte, 0, len(keyMark)+8)
-	return string(appendHex32(append(b, keyMark...), key))
+	var b [len(keyMark) + 8]byte
+	copy(b[:], keyMark)
+	putHex32(b[len(keyMark):], key)
+	return string(b[:])
 }
 
 // ParseKey reads what KeyName wrote.

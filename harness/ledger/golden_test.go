@@ -1,0 +1,177 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// -update writes the golden ledger of the current schema anew. Only do so before that schema was
+// released: the point of the file is that ledgers of old binaries stay readable.
+var update = flag.Bool("update", false, "write the golden ledger of the current schema")
+
+const golden = "../../fixtures/ledgers/v1"
+
+// specimen has every kind and every field once.
+func specimen() (Header, []Event) {
+	most := 0
+	h := Header{
+		Schema: 1, Run: "golden", Suite: "kafka-acks", System: "kafka", Version: "4.2.0", Scenario: "leader-isolated", Arm: "acks-1",
+		Role: "control", Window: "W3", Seed: 7, Repeat: 1,
+		Destinations: []Destination{{Name: "t", Partitions: 3}, {Name: "t.dead", Partitions: 1, DeadLetter: true}},
+		Workload:     Workload{Keys: 16, PayloadSize: 160},
+		Promise:      Promise{Text: "p", Start: "a", End: "b", Places: []string{"store"}, Rules: map[string]Rule{"lost": {Bound: 2}}, MaxUnavailable: time.Second},
+		Expect:       &Expect{Anomaly: "lost", Attribution: "broker", Knob: "acks=1", Forces: []string{"idempotence=false"}, Place: "store"},
+		Evidence:     Evidence{Before: 200, InFlight: 1, During: During{Confirmed: 1, MaxConfirmed: &most}, After: 200, Bites: []string{"isolated"}, Ends: []string{"producer-1"}},
+		Deadlines:    map[string]time.Duration{"drain": time.Minute}, Settings: map[string]string{"client acks": "1"},
+		Timing: map[string]string{"replica.lag.time.max.ms": "3000"}, Plan: []string{"until ..."}, Checks: map[string]int{"lost": 1}, Reproduce: "conform run",
+	}
+	id := MessageID{Stream: 3, Seq: 991}
+	payload := AppendPayload(nil, h.Seed, h.Tag(), id, 5, h.Workload.PayloadSize)
+	key := KeyOf(h.Seed, id, 16)
+	pos := Position{Partition: PartitionOf(key, 3), Offset: 4711}
+	events := []Event{
+		{Kind: Invoke, Stream: 3, Seq: 991, To: 992, EventID: 5, At: 1000},
+		{Kind: Claimed, Stream: 3, Seq: 991, Claim: ClaimSent, At: 1100},
+		{Kind: Complete, Stream: 3, Seq: 991, Outcome: OK, Claim: ClaimSent, Sent: 1050, At: 2000, Pos: pos},
+		{Kind: Complete, Stream: 3, Seq: 992, Outcome: Failed, Claim: ClaimFailed, Sent: 1060, At: 2100, Text: "refused", Foreign: true},
+		{Kind: Complete, Stream: 3, Seq: 993, Sent: 1070, At: 2200, Text: "timeout", Pos: Position{Offset: -1}},
+		StoredRecord(h.Tag(), ViewRaw, pos, []byte(KeyName(key)), payload, 9000),
+		StoredRecord(h.Tag(), ViewCommitted, pos, []byte("?"), payload[1:], 9000),
+		{Kind: StoreEnd, Pos: pos, N: 4712, Low: 12, Count: -1, At: 9100},
+		{Kind: Received, Consumer: 2, Stream: 3, Seq: 991, Pos: pos, Digest: Digest(payload), View: ViewCommitted, Attempt: 2, At: 3000},
+		{Kind: Settled, Consumer: 2, Stream: 3, Seq: 991, Pos: pos, Text: "commit", Outcome: OK, At: 3100},
+		{Kind: Assigned, Consumer: 2, Pos: Position{Partition: 2}, At: 2500},
+		{Kind: Revoked, Consumer: 2, Pos: Position{Partition: 2}, At: 3500},
+		{Kind: Effect, EventID: 5, Key: key, N: 3, Count: 1, Text: "orders", At: 3600},
+		{Kind: OutboxRow, EventID: 5, Key: key, Text: "published", At: 3700},
+		{Kind: Ordered, EventID: 5, Key: key, Outcome: OK, At: 900},
+		{Kind: Inject, Text: "isolated", Detail: "node-isolated on kafka-2", At: 1500},
+		{Kind: Bite, Text: "isolated", Outcome: OK, Detail: "7 packets", N: 7, At: 1600},
+		{Kind: Heal, Text: "isolated", Outcome: OK, At: 2600},
+		{Kind: Step, Text: "deposed", Detail: "kafka-3 leads", Outcome: OK, At: 1700},
+		{Kind: Phase, Text: "load", At: 800},
+		{Kind: Quiet, Outcome: OK, Detail: "two reads 2 s apart", At: 8000},
+		{Kind: ClockSample, At: 100, N: 1796000000000000000},
+		{Kind: WorkerEnd, Text: "producer-1", Detail: "killed at crash point after-send", Outcome: OK, At: 2700},
+		{Kind: TxnEnd, Stream: 3, Seq: 991, To: 993, Outcome: Failed, Sent: 2300, At: 2400},
+	}
+	return h, events
+}
+
+func TestGoldenLedger(t *testing.T) {
+	h, events := specimen()
+	if *update {
+		head, err := EncodeHeader(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := NewReader(bytes.NewReader(write(t, events, 10)), "producer-1.seg")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines bytes.Buffer
+		if err := Export(&lines, h, r); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(golden, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, b := range map[string][]byte{"header.json": head, "producer-1.seg": write(t, events, 10), "events.jsonl": lines.Bytes()} {
+			if err := os.WriteFile(filepath.Join(golden, name), b, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	read := func(name string) []byte {
+		b, err := os.ReadFile(filepath.Join(golden, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	got, err := DecodeHeader(read("header.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := mustJSON(t, got), mustJSON(t, h); !bytes.Equal(a, b) {
+		t.Errorf("header\n got %s\nwant %s", a, b)
+	}
+	r, err := NewReader(bytes.NewReader(read("producer-1.seg")), "producer-1.seg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines bytes.Buffer
+	if err := Export(&lines, got, r); err != nil {
+		t.Fatal(err)
+	}
+	if want := read("events.jsonl"); !bytes.Equal(lines.Bytes(), want) {
+		t.Errorf("events\n got %s\nwant %s", lines.Bytes(), want)
+	}
+	// The lines read back as the events.
+	for i, line := range strings.Split(strings.TrimSpace(lines.String()), "\n")[1:] {
+		var e Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		if want := append(events, Event{Kind: SegmentEnd, At: 2400})[i]; e != want && e.Kind != SegmentEnd {
+			t.Errorf("line %d\n got %+v\nwant %+v", i+1, e, want)
+		}
+	}
+}
+
+func mustJSON(t *testing.T, v any) []byte {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestHeaderIsStrict(t *testing.T) {
+	for name, text := range map[string]string{
+		"another schema":  `{"Schema":2}`,
+		"no schema":       `{}`,
+		"an unknown rule": `{"Schema":1,"Promise":{"Forbid":["lost"]}}`,
+		"not JSON":        `{`,
+	} {
+		if _, err := DecodeHeader([]byte(text)); err == nil {
+			t.Errorf("%s is accepted", name)
+		} else if strings.Contains(name, "schema") && !errors.Is(err, ErrSchema) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestForeignLines(t *testing.T) {
+	for _, bad := range []string{`{"kind":"nonsense"}`, `{"kind":"complete","outcome":"good"}`, `{"kind":"stored","digest":"xyz"}`, `{"kind":"stored","view":"front"}`, `{"kind":"claimed","claim":"maybe"}`, `[]`} {
+		var e Event
+		if err := json.Unmarshal([]byte(bad), &e); err == nil {
+			t.Errorf("%s is accepted as %+v", bad, e)
+		}
+	}
+}
+
+// The zero values are never good news.
+func TestZeroValues(t *testing.T) {
+	var e Event
+	if e.Outcome != InDoubt || e.Outcome.String() != "info" || e.Claim != ClaimNone {
+		t.Error("an event without an outcome is not in doubt")
+	}
+	var r Rule
+	if r.Allowed {
+		t.Error("a rule that says nothing allows")
+	}
+	for k := Invoke; k <= TxnEnd; k++ {
+		if strings.HasPrefix(k.String(), "kind-") {
+			t.Errorf("kind %d has no name", k)
+		}
+	}
+}

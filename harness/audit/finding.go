@@ -84,7 +84,8 @@ func ruleFor(p ledger.Promise, f Finding) (ledger.Rule, bool) {
 			return r, true
 		}
 	}
-	return ledger.Rule{}, slices.Contains(p.Places, f.Place)
+	// A bound on unavailability is a promise by itself; its finding exists only beyond the bound.
+	return ledger.Rule{}, slices.Contains(p.Places, f.Place) || f.Anomaly == Unavailable
 }
 
 // forbid marks the findings that the promise forbids. A bound holds for all findings that fall

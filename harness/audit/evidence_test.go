@@ -1,0 +1,319 @@
+package audit
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conform/harness/ledger"
+)
+
+// striking is a history with a strike before send 3 and a heal before send 6, whose evidence is
+// complete: 3 confirmed before, send 2 in flight at the strike, 1 confirmed and 1 refused and 1
+// silent between, 2 confirmed after.
+func striking() history {
+	most := 1
+	return history{
+		send: "ok ok ok ok fail info ok ok", store: "0 1 2 3 6 7", strike: 3, heal: 6,
+		header: func(h *ledger.Header) {
+			h.Evidence = ledger.Evidence{
+				Before: 2, InFlight: 1, After: 2, Bites: []string{"cut"}, Ends: []string{"producer-1"},
+				During: ledger.During{Confirmed: 1, Refused: 1, Silent: 1, RefusedOrSilent: 2, MaxConfirmed: &most},
+			}
+		},
+		events: func(js []journal) {
+			// Send 2 was on its way at the strike (39 ms).
+			each(js, func(e *ledger.Event) {
+				if e.Kind == ledger.Complete && e.Seq == 2 {
+					e.At = 40 * ms
+				}
+			})
+		},
+	}
+}
+
+func each(js []journal, f func(e *ledger.Event)) {
+	for i := range js {
+		for k := range js[i].Events {
+			f(&js[i].Events[k])
+		}
+	}
+}
+
+func remove(js []journal, gone func(e *ledger.Event) bool) {
+	for i := range js {
+		js[i].Events = slices.DeleteFunc(js[i].Events, func(e ledger.Event) bool { return gone(&e) })
+	}
+}
+
+// then adds a touch to a history.
+func (x history) then(h func(*ledger.Header), events func(js []journal)) history {
+	header, touch := x.header, x.events
+	x.header = func(hd *ledger.Header) {
+		if header != nil {
+			header(hd)
+		}
+		if h != nil {
+			h(hd)
+		}
+	}
+	x.events = func(js []journal) {
+		if touch != nil {
+			touch(js)
+		}
+		if events != nil {
+			events(js)
+		}
+	}
+	return x
+}
+
+func of(kind ledger.Kind) func(*ledger.Event) bool {
+	return func(e *ledger.Event) bool { return e.Kind == kind }
+}
+
+// Each missing piece of evidence makes a guarded arm that would hold inconclusive, and a control
+// that would reproduce too; a broken promise stays broken wherever the finding itself is proven.
+func TestEvidence(t *testing.T) {
+	drop := func(kind ledger.Kind) func(js []journal) {
+		return func(js []journal) { remove(js, of(kind)) }
+	}
+	set := func(kind ledger.Kind, f func(e *ledger.Event)) func(js []journal) {
+		return func(js []journal) {
+			each(js, func(e *ledger.Event) {
+				if e.Kind == kind {
+					f(e)
+				}
+			})
+		}
+	}
+	need := func(f func(ev *ledger.Evidence)) func(*ledger.Header) {
+		return func(h *ledger.Header) { f(&h.Evidence) }
+	}
+	tests := []struct {
+		name   string
+		header func(*ledger.Header)
+		events func(js []journal)
+		reason string    // part of a reason
+		lost   ArmResult // of a guarded arm with a loss on top
+	}{
+		{"before", need(func(ev *ledger.Evidence) { ev.Before = 3 }), nil, "before the strike", Broke},
+		{"in flight", need(func(ev *ledger.Evidence) { ev.InFlight = 2 }), nil, "in flight", Broke},
+		{"confirmed during", need(func(ev *ledger.Evidence) { ev.During.Confirmed = 2 }), nil, "confirmed", Broke},
+		{"refused during", need(func(ev *ledger.Evidence) { ev.During.Refused = 2 }), nil, "refused", Broke},
+		{"silent during", need(func(ev *ledger.Evidence) { ev.During.Silent = 2 }), nil, "silent", Broke},
+		{"refused or silent during", need(func(ev *ledger.Evidence) { ev.During.RefusedOrSilent = 3 }), nil, "refused or silent", Broke},
+		{"at most during", need(func(ev *ledger.Evidence) { ev.During.MaxConfirmed = new(int) }), nil, "<= 0 confirmed", Broke},
+		{"after", need(func(ev *ledger.Evidence) { ev.After = 3 }), nil, "after the heal", Broke},
+		{"bite", nil, drop(ledger.Bite), "bite of cut", Broke},
+		{"bite without proof", nil, set(ledger.Bite, func(e *ledger.Event) { e.Outcome, e.Detail = ledger.InDoubt, "no packet" }), "no packet", Broke},
+		{"another bite", need(func(ev *ledger.Evidence) { ev.Bites = []string{"cut", "kill"} }), nil, "bite of kill", Broke},
+		{"strike", nil, drop(ledger.Inject), "bite of cut", Broke},
+		{"heal", nil, drop(ledger.Heal), "no heal", Broke},
+		{"failed heal", nil, set(ledger.Heal, func(e *ledger.Event) { e.Outcome = ledger.Failed }), "could not be healed", Broke},
+		{"end", nil, drop(ledger.WorkerEnd), "end of producer-1", Broke},
+		{"unplanned end", nil, set(ledger.WorkerEnd, func(e *ledger.Event) { e.Outcome, e.Detail = ledger.InDoubt, "died of itself" }), "died of itself", Broke},
+		{"worker without a segment", nil, set(ledger.WorkerEnd, func(e *ledger.Event) { e.Text = "producer-2" }), "producer-2", Broke},
+		{"step", nil, set(ledger.Step, func(e *ledger.Event) { e.Outcome = ledger.InDoubt }), "not reached", Broke},
+		{"segment end", nil, drop(ledger.SegmentEnd), "not closed", Broke},
+		{"check", func(h *ledger.Header) { h.Checks = map[string]int{"of-tomorrow": 1} }, nil, "of-tomorrow", Broke},
+		{"role", func(h *ledger.Header) { h.Role = "" }, nil, "role", ArmInconclusive},
+		{"two outcomes", nil, func(js []journal) {
+			js[producer].Events = append(js[producer].Events, ledger.Event{Kind: ledger.Complete, Stream: 1, Seq: 0, Outcome: ledger.Failed, At: 1})
+		}, "refused too", Broke},
+		{"confirm of nothing", nil, func(js []journal) {
+			js[producer].Events = append(js[producer].Events, ledger.Event{Kind: ledger.Complete, Stream: 1, Seq: 99, Outcome: ledger.OK, At: 1})
+		}, "no invoke covers it", Broke},
+
+		{"quiet", nil, drop(ledger.Quiet), "quiescence", ArmInconclusive},
+		{"moving", nil, set(ledger.Quiet, func(e *ledger.Event) { e.Outcome, e.Detail = ledger.InDoubt, "the end moved" }), "the end moved", ArmInconclusive},
+		{"final read", nil, drop(ledger.StoreEnd), "not read to its end", ArmInconclusive},
+		{"moving end", nil, set(ledger.StoreEnd, func(e *ledger.Event) { e.N++ }), "moved from", ArmInconclusive},
+		{"count", nil, set(ledger.StoreEnd, func(e *ledger.Event) { e.Count++ }), "the broker counts", ArmInconclusive},
+		{"records beyond the end", nil, set(ledger.StoreEnd, func(e *ledger.Event) { e.N -= 4; e.Pos.Offset -= 4 }), "outside of", ArmInconclusive},
+		{"records below the start", nil, set(ledger.StoreEnd, func(e *ledger.Event) { e.Low = 1 }), "outside of", ArmInconclusive},
+		{"views of other lengths", nil, set(ledger.StoreEnd, func(e *ledger.Event) {
+			if e.View == ledger.ViewCommitted {
+				e.N, e.Pos.Offset = e.N+1, e.Pos.Offset+1
+			}
+		}), "the raw view at", ArmInconclusive},
+		{"two ends", nil, func(js []journal) {
+			js[reader].Events = append(js[reader].Events, ledger.Event{Kind: ledger.StoreEnd, Pos: ledger.Position{Offset: 9}, N: 9, Count: -1})
+		}, "read twice", ArmInconclusive},
+		{"a damaged store", nil, func(js []journal) {
+			js[reader].Damage = func(b []byte) []byte { b[len(b)-3] ^= 1; return b }
+		}, "damaged", ArmInconclusive},
+		{"a damaged producer", nil, func(js []journal) {
+			js[producer].Damage = func(b []byte) []byte { b[len(b)-3] ^= 1; return b }
+		}, "damaged", Broke},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			v := striking().then(test.header, test.events).audit(t)
+			if v.Arm != ArmInconclusive {
+				t.Errorf("guarded: %s", v.Arm)
+			}
+			if !strings.Contains(strings.Join(v.Reasons, "\n"), test.reason) {
+				t.Errorf("reasons %q do not say %q", v.Reasons, test.reason)
+			}
+
+			control := func(h *ledger.Header) {
+				h.Role, h.Expect = roleControl, &ledger.Expect{Anomaly: Lost, Attribution: Broker}
+			}
+			x := striking()
+			x.store = "0 1 2 - 6 7"
+			if test.name != "role" {
+				if v := x.then(control, nil).then(test.header, test.events).audit(t); v.Arm != ArmInconclusive {
+					t.Errorf("control: %s", v.Arm)
+				}
+			}
+			if v := x.then(test.header, test.events).audit(t); v.Arm != test.lost {
+				t.Errorf("guarded, with a loss: %s, want %s: %q %q", v.Arm, test.lost, summary(v), v.Reasons)
+			}
+		})
+	}
+}
+
+func TestEvidenceComplete(t *testing.T) {
+	v := striking().audit(t)
+	if v.Arm != Held || len(v.Reasons) > 0 {
+		t.Errorf("%s %q", v.Arm, v.Reasons)
+	}
+	want := Totals{Invoked: 8, Confirmed: 6, Refused: 1, InDoubt: 1, Stored: 6}
+	if v.Totals != want {
+		t.Errorf("totals %+v, want %+v", v.Totals, want)
+	}
+}
+
+func TestControls(t *testing.T) {
+	tests := []struct {
+		name        string
+		store       string
+		anomaly     string
+		attribution string
+		want        ArmResult
+	}{
+		{"as named", "0 1 2 - 6 7", Lost, Broker, Reproduced},
+		{"any attribution", "0 1 2 - 6 7", Lost, "", Reproduced},
+		{"another attribution", "0 1 2 - 6 7", Lost, ClientBuffer, Missed},
+		{"another anomaly", "0 1 2 - 6 7", DuplicateStore, "", Missed},
+		{"nothing", "0 1 2 3 6 7", Lost, Broker, Missed},
+		{"others beside it", "0 1 2 - 6 7 7", Lost, Broker, Reproduced},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			x := striking()
+			x.store = test.store
+			v := x.then(func(h *ledger.Header) {
+				h.Role, h.Expect = roleControl, &ledger.Expect{Anomaly: test.anomaly, Attribution: test.attribution}
+			}, nil).audit(t)
+			if v.Arm != test.want {
+				t.Errorf("%s, want %s: %q %q", v.Arm, test.want, summary(v), v.Reasons)
+			}
+		})
+	}
+	if v := striking().then(func(h *ledger.Header) { h.Role = roleControl }, nil).audit(t); v.Arm != ArmInconclusive {
+		t.Errorf("a control that expects nothing: %s", v.Arm)
+	}
+}
+
+// acks=0: nothing is ever confirmed, so claims count before and after.
+func TestClaimsCountWhereNothingConfirms(t *testing.T) {
+	x := history{
+		send: "sent sent sent sent sent", store: "0 1 4", strike: 2, heal: 4,
+		header: func(h *ledger.Header) {
+			h.Role, h.Expect = roleControl, &ledger.Expect{Anomaly: Lost, Attribution: ClientBuffer}
+			h.Evidence = ledger.Evidence{Before: 2, After: 1, Bites: []string{"cut"}, During: ledger.During{MaxConfirmed: new(int)}}
+		},
+	}
+	if v := x.audit(t); v.Arm != Reproduced || summary(v) != "lost(claimed)/client-buffer=2!" {
+		t.Errorf("%s %q %q", v.Arm, summary(v), v.Reasons)
+	}
+}
+
+// A producer that kills itself leaves its segment open, and may leave half a frame behind.
+func TestPlannedKill(t *testing.T) {
+	killed := func(js []journal) {
+		each(js, func(e *ledger.Event) {
+			if e.Kind == ledger.WorkerEnd {
+				e.Detail = "killed at crash point after-send"
+			}
+		})
+		js[producer].Events = js[producer].Events[:len(js[producer].Events)-1]
+		js[producer].Damage = func(b []byte) []byte { return append(b, 40, 0, 0, 0, 1) }
+	}
+	v := history{send: "ok none none", store: "0 2"}.then(nil, killed).audit(t)
+	if v.Arm != Held || len(v.Damage) != 1 || v.Totals.Recovered != 1 {
+		t.Errorf("%s %q, damage %q, totals %+v", v.Arm, v.Reasons, v.Damage, v.Totals)
+	}
+}
+
+// A heal after the load was ended is cleaning up, and not the heal after which sends must succeed.
+func TestCleanupHealIsNotTheLastHeal(t *testing.T) {
+	x := striking().then(nil, func(js []journal) {
+		add := []ledger.Event{
+			{Kind: ledger.Inject, Text: "second", At: 45 * ms},
+			{Kind: ledger.Heal, Text: "second", Outcome: ledger.OK, At: 900 * ms},
+			{Kind: ledger.Heal, Text: "cut", Outcome: ledger.OK, At: 901 * ms},
+		}
+		js[engine].Events = append(add, js[engine].Events...)
+	})
+	if v := x.audit(t); v.Arm != Held {
+		t.Errorf("%s %q", v.Arm, v.Reasons)
+	}
+}
+
+func TestEmptyLedger(t *testing.T) {
+	v, err := Audit(ledger.Header{}, func() ([]Source, error) { return nil, nil })
+	if err != nil || v.Arm != ArmInconclusive {
+		t.Errorf("%s %v", v.Arm, err)
+	}
+	for _, role := range []string{roleGuarded, roleControl, roleObservation} {
+		h := baseHeader()
+		h.Role = role
+		if v, err := Audit(h, func() ([]Source, error) { return nil, nil }); err != nil || v.Arm != ArmInconclusive {
+			t.Errorf("%s: %s %v", role, v.Arm, err)
+		}
+	}
+}
+
+func TestLiveness(t *testing.T) {
+	// Confirms at 16, 26, 36, 40(send 2 late), 56, 116, 126 ms: send i is sent at 11+10i and confirmed 5 ms
+	// later; 4 and 5 are not confirmed at all.
+	v := striking().audit(t)
+	l := v.Liveness
+	if l.Before.Count != 3 || l.During.Count != 1 || l.After.Count != 2 {
+		t.Errorf("before %d, during %d, after %d", l.Before.Count, l.During.Count, l.After.Count)
+	}
+	if l.During.P50 < 5*time.Millisecond || l.During.P50 > 5010*time.Microsecond {
+		t.Errorf("p50 %s", l.During.P50)
+	}
+	// Strike at 39 ms; sends 3 (41 ms) confirmed at 46 ms, 6 (71 ms) at 76 ms.
+	if l.FirstSuccess != 7*time.Millisecond {
+		t.Errorf("first success after %s", l.FirstSuccess)
+	}
+	if l.LongestGap != 30*time.Millisecond || l.GapFrom != 46*ms {
+		t.Errorf("longest gap %s from %d", l.LongestGap, l.GapFrom)
+	}
+	bound := func(d time.Duration) func(*ledger.Header) {
+		return func(h *ledger.Header) { h.Promise.MaxUnavailable = d }
+	}
+	if v := striking().then(bound(29*time.Millisecond), nil).audit(t); v.Arm != Broke || summary(v) != "unavailable=1!" {
+		t.Errorf("%s %q", v.Arm, summary(v))
+	}
+	if v := striking().then(bound(30*time.Millisecond), nil).audit(t); v.Arm != Held {
+		t.Errorf("%s %q", v.Arm, summary(v))
+	}
+}
+
+func TestLivenessOfSilence(t *testing.T) {
+	v := history{send: "ok ok info info", store: "0 1", strike: 2, heal: 3}.audit(t)
+	if v.Liveness.FirstSuccess != -1 {
+		t.Errorf("first success after %s, there was none", v.Liveness.FirstSuccess)
+	}
+	// The last confirm is at 26 ms, the last send at 41 ms.
+	if v.Liveness.LongestGap != 15*time.Millisecond {
+		t.Errorf("longest gap %s", v.Liveness.LongestGap)
+	}
+}

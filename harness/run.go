@@ -30,8 +30,23 @@ type Config struct {
 	Keep     bool                                                           // leave the last cluster up and say how to reach it
 	Reserve  func(ctx context.Context, mib int) (release func(), err error) // nil = no reservation
 	Binary   string                                                         // version of conform
-	Progress io.Writer                                                      // lines for the user
-	Log      *slog.Logger
+	Command  string                                                         // the command line, for the report
+	Machine  map[string]string                                              // cores, memory, kernel, engine, for the report
+	Progress io.Writer                                                      // lines for the user, a few per scenario; may be nil
+	Live     func(Live)                                                     // called about four times a second while a load runs; may be nil
+	Log      *slog.Logger                                                   // may be nil
+
+	caps caps
+}
+
+// Live is where a run stands, for a terminal.
+type Live struct {
+	Suite, Scenario    string
+	Repeat, Runs       int // from 1
+	Phase, Step, Fault string
+	Rate               float64 // confirmed per second, over the last second
+	Counts             Counts  // of all arms together
+	Elapsed            time.Duration
 }
 
 // Result is all that a run found; reports are made from it.

@@ -1,0 +1,574 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"conform/harness/audit"
+	"conform/harness/ledger"
+	"conform/harness/plan"
+	"conform/harness/system"
+)
+
+const (
+	closeCap    = 2 * time.Minute  // a cluster is removed
+	collectCap  = 30 * time.Second // its logs are copied before that
+	baselineCap = time.Minute
+)
+
+// errTimeout is the cause of a run that Config.Timeout ended: inconclusive, not interrupted.
+var errTimeout = errors.New("the run's timeout has passed")
+
+type engine struct {
+	cfg     Config
+	log     *slog.Logger
+	dir     *folder
+	res     Result
+	cluster *running
+	made    int // clusters started
+}
+
+// running is the cluster that is up.
+type running struct {
+	system.Cluster
+	number   int
+	suite    *Suite
+	settings map[string]string
+	release  func()
+}
+
+// Run runs the scenarios of cfg.Suites and returns what was found. The Result is whole as far as
+// the run came, also with an error, and a promise found broken stays in it. Errors wrap
+// system.ErrUsage (nothing was run), system.ErrEnvironment, or ErrInterrupted when ctx ended: then
+// all is healed and removed, and the ledger kept. An audit of the run folder gives the same verdicts.
+func Run(ctx context.Context, cfg Config) (Result, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.check(); err != nil {
+		return Result{}, err
+	}
+	dir, err := openFolder(cfg.Out)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() { _ = dir.close() }()
+	e := &engine{cfg: cfg, log: cfg.Log, dir: dir}
+	e.res = Result{
+		RunID: cfg.RunID, Seed: cfg.Seed, Binary: cfg.Binary, Command: cfg.Command, Machine: cfg.Machine, Started: time.Now(),
+	}
+	for i := range cfg.Suites {
+		e.res.Suites = append(e.res.Suites, suiteResult(&cfg.Suites[i], cfg))
+	}
+	if err := dir.save(runFile, e.res); err != nil {
+		return e.res, err
+	}
+	e.say("seed %d, run %s", cfg.Seed, cfg.RunID)
+
+	if cfg.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, cfg.Timeout, errTimeout)
+		defer cancel()
+	}
+	err = e.runAll(ctx)
+	err = errors.Join(err, e.closeCluster(ctx, cfg.Keep && ctx.Err() == nil))
+	conclude(&e.res)
+	e.res.Ended = time.Now()
+	if saved := dir.save(resultFile, e.res); saved != nil {
+		err = errors.Join(err, saved)
+	}
+	return e.res, err
+}
+
+func (c Config) withDefaults() Config {
+	c.Runs = max(1, c.Runs)
+	if c.Timing == "" {
+		c.Timing = "short"
+	}
+	if c.caps == (caps{}) {
+		c.caps = defaultCaps
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// check refuses what can never work before anything is started.
+func (c Config) check() error {
+	if c.RunID == "" || len(c.Worker) == 0 || len(c.Suites) == 0 {
+		return fmt.Errorf("run: run id, worker command and a suite are wanted: %w", system.ErrUsage)
+	}
+	for _, s := range c.Suites {
+		if len(s.Scenarios) == 0 {
+			return fmt.Errorf("run %s: no scenario is chosen: %w", s.Name, system.ErrUsage)
+		}
+		seen := map[string]bool{}
+		for _, sc := range s.Scenarios {
+			if seen[sc.Name] {
+				return fmt.Errorf("run %s: two scenarios are named %s: %w", s.Name, sc.Name, system.ErrUsage)
+			}
+			seen[sc.Name] = true
+			if err := c.checkScenario(sc); err != nil {
+				return fmt.Errorf("run %s/%s: %w: %w", s.Name, sc.Name, err, system.ErrUsage)
+			}
+		}
+	}
+	return nil
+}
+
+func (c Config) checkScenario(sc Scenario) error {
+	p, err := plan.New(c.Seed, sc.Targets, sc.Steps)
+	if err != nil {
+		return err
+	}
+	arms := map[string]bool{}
+	for _, a := range sc.Arms {
+		if arms[a.Name] || a.Name == "" || strings.ContainsAny(a.Name, "/\\") {
+			return fmt.Errorf("arm name %q is empty, not unique or not a file name", a.Name)
+		}
+		arms[a.Name] = true
+		if (a.Role == Control) != (a.Break != nil) {
+			return fmt.Errorf("arm %s: a control, and only a control, has a break", a.Name)
+		}
+	}
+	known := func(names []string) error {
+		for _, n := range names {
+			if !arms[n] {
+				return fmt.Errorf("no arm is named %q", n)
+			}
+		}
+		return nil
+	}
+	for _, s := range p.Steps {
+		for _, u := range s.Until {
+			if err := known(u.Arms); err != nil {
+				return fmt.Errorf("step %q: %w", s.Name, err)
+			}
+			if u.Kind == plan.Custom && sc.Gates[u.Name] == nil {
+				return fmt.Errorf("step %q: no gate is named %q", s.Name, u.Name)
+			}
+		}
+		if err := known(s.Arms); err != nil {
+			return fmt.Errorf("step %q: %w", s.Name, err)
+		}
+		if s.Do != "" && sc.Actions[s.Do] == nil && !slices.Contains([]string{DoStart, DoRestart, DoStopLoad, DoElectUnclean, DoBaseline}, s.Do) {
+			return fmt.Errorf("step %q: no action is named %q", s.Name, s.Do)
+		}
+		if s.Inject == nil {
+			continue
+		}
+		if err := known(s.Inject.Arms); err != nil {
+			return fmt.Errorf("step %q: %w", s.Name, err)
+		}
+		f, ok := c.Faults[s.Inject.Fault]
+		if !ok {
+			return fmt.Errorf("step %q: no fault is named %q", s.Name, s.Inject.Fault)
+		}
+		if err := f.CheckParams(s.Inject.Params); err != nil {
+			return fmt.Errorf("step %q: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+func (e *engine) say(format string, args ...any) {
+	if e.cfg.Progress != nil {
+		fmt.Fprintf(e.cfg.Progress, format+"\n", args...)
+	}
+}
+
+// unit is those arms of a scenario that share a cluster.
+type unit struct {
+	scenario int
+	arms     []Arm
+}
+
+// group collects the units of a suite by the node settings they need, in the order of their first
+// use: a cluster is started once for all that can share it.
+func group(s *Suite) (settings []map[string]string, units [][]unit) {
+	for i, sc := range s.Scenarios {
+		for _, arm := range sc.Arms {
+			g := slices.IndexFunc(settings, func(m map[string]string) bool { return maps.Equal(m, arm.Node) })
+			if g < 0 {
+				g = len(settings)
+				settings, units = append(settings, arm.Node), append(units, nil)
+			}
+			if n := len(units[g]); n > 0 && units[g][n-1].scenario == i {
+				units[g][n-1].arms = append(units[g][n-1].arms, arm)
+			} else {
+				units[g] = append(units[g], unit{scenario: i, arms: []Arm{arm}})
+			}
+		}
+	}
+	return settings, units
+}
+
+// runAll runs every suite. Its error is the first one of the environment, or why all was ended.
+func (e *engine) runAll(ctx context.Context) error {
+	var first error
+	for i := range e.cfg.Suites {
+		s := &e.cfg.Suites[i]
+		err := e.runSuite(ctx, s, &e.res.Suites[i])
+		if first == nil {
+			first = err
+		}
+		if ctx.Err() != nil || hopeless(err) {
+			break
+		}
+		// Another suite may be on another system, and needs the memory.
+		if err := e.closeCluster(ctx, e.cfg.Keep && i == len(e.cfg.Suites)-1); first == nil {
+			first = err
+		}
+	}
+	if ctx.Err() != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, errTimeout) {
+			e.notRun(cause.Error())
+			return nil
+		}
+		e.notRun(ErrInterrupted.Error())
+		return ErrInterrupted
+	}
+	return first
+}
+
+// hopeless says whether nothing else can be run either.
+func hopeless(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, system.ErrUsage) || errors.Is(err, errNoCluster)
+}
+
+// errNoCluster marks a cluster that could not be started: the next one would not either.
+var errNoCluster = errors.New("no cluster")
+
+// notRun gives a reason to the scenarios that were not run to their end.
+func (e *engine) notRun(why string) {
+	for i := range e.res.Suites {
+		for j := range e.res.Suites[i].Scenarios {
+			sc := &e.res.Suites[i].Scenarios[j]
+			whole := len(sc.Repeats) == e.cfg.Runs && !slices.ContainsFunc(sc.Repeats, func(r Repeat) bool {
+				return len(r.Arms) < len(e.cfg.Suites[i].Scenarios[j].Arms)
+			})
+			if sc.Status == audit.NotApplicable || whole && !slices.ContainsFunc(sc.Repeats, func(r Repeat) bool { return r.Error != "" }) {
+				continue
+			}
+			sc.Error = joinSeen(sc.Error, why)
+		}
+	}
+}
+
+func (e *engine) runSuite(ctx context.Context, s *Suite, res *SuiteResult) error {
+	begun := time.Now()
+	defer func() { res.Elapsed = time.Since(begun) }()
+	var first error
+	settings, units := group(s)
+	left := map[int]int{} // units still to run, by scenario
+	for _, g := range units {
+		for _, u := range g {
+			left[u.scenario] += e.cfg.Runs
+		}
+	}
+	for g := range settings {
+		for repeat := range e.cfg.Runs {
+			for _, u := range units[g] {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				sc := &res.Scenarios[u.scenario]
+				err := e.runUnit(ctx, s, u, settings[g], repeat, sc)
+				if err != nil && ctx.Err() == nil {
+					sc.Error = joinSeen(sc.Error, err.Error())
+					e.say("%s/%s: %s", s.Name, sc.Name, err)
+					if first == nil {
+						first = err
+					}
+				}
+				judge(sc)
+				left[u.scenario]--
+				if left[u.scenario] == 0 {
+					e.say("%s", verdictLine(sc))
+				}
+				if saved := e.dir.save(resultFile, e.res); saved != nil {
+					return errors.Join(first, saved)
+				}
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				if hopeless(err) {
+					return err
+				}
+			}
+		}
+	}
+	return first
+}
+
+// runUnit runs some arms of a scenario once and judges them from their ledgers.
+func (e *engine) runUnit(ctx context.Context, s *Suite, u unit, node map[string]string, repeat int, res *ScenarioResult) error {
+	if res.Status == audit.NotApplicable {
+		return nil
+	}
+	begun := time.Now()
+	sc := &s.Scenarios[u.scenario]
+	l := &live{tell: e.cfg.Live, now: Live{Suite: s.Name, Scenario: sc.Name, Repeat: repeat + 1, Runs: e.cfg.Runs}}
+	l.phase("provision")
+	cluster, err := e.need(ctx, s, node)
+	if err != nil {
+		return err
+	}
+	seed := plan.RepeatSeed(e.cfg.Seed, repeat)
+	p, err := plan.New(seed, sc.Targets, sc.Steps)
+	if err != nil {
+		return err
+	}
+	if why := e.unable(cluster, sc); why != "" {
+		res.Status, res.Reasons = audit.NotApplicable, []string{why}
+		return nil
+	}
+	i := slices.IndexFunc(res.Repeats, func(r Repeat) bool { return r.Index == repeat })
+	if i < 0 {
+		i = len(res.Repeats)
+		res.Repeats = append(res.Repeats, Repeat{Index: repeat, Seed: seed})
+		if repeat == 0 {
+			res.Plan = p.Words()
+		}
+	}
+	r := &res.Repeats[i]
+	w := &wave{e: e, suite: s, scenario: sc, cluster: cluster, repeat: r, plan: p, load: sc.Load.withDefaults(e.cfg), live: l}
+	reasons, err := w.run(ctx, u.arms)
+	r.Steps = append(r.Steps, w.steps...)
+	r.Reasons = append(r.Reasons, reasons...)
+
+	l.phase("audit")
+	for _, a := range w.arms {
+		folder := armFolder(s.Name, sc.Name, repeat, a.arm.Name)
+		run, auditErr := auditArm(e.dir.dir, folder)
+		if auditErr != nil {
+			err = errors.Join(err, environment(auditErr))
+			continue
+		}
+		r.Arms = append(r.Arms, run)
+	}
+	r.Elapsed += time.Since(begun)
+	res.Elapsed += time.Since(begun)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+			r.Error = joinSeen(r.Error, err.Error())
+			return err
+		}
+		err = environment(err)
+		r.Error = joinSeen(r.Error, err.Error())
+		// Whatever state it is in: the next scenario gets another.
+		e.note(cluster, sc.Name+": rebuilt after an error")
+		return errors.Join(err, e.closeCluster(ctx, false))
+	}
+	if sc.Destructive {
+		return e.baseline(ctx, cluster, sc.Name)
+	}
+	return nil
+}
+
+func (l Load) withDefaults(cfg Config) Load {
+	if l.Rate == 0 {
+		l.Rate = 2000
+	}
+	if cfg.Rate > 0 {
+		l.Rate = cfg.Rate
+	}
+	if l.Keys == 0 {
+		l.Keys = 64
+	}
+	if l.PayloadSize == 0 {
+		l.PayloadSize = 160
+	}
+	l.PayloadSize = max(l.PayloadSize, ledger.MinPayload)
+	l.Partitions = max(1, l.Partitions)
+	if l.Window == 0 {
+		l.Window = 1000
+	}
+	if l.Tail == 0 {
+		l.Tail = defaultTail
+	}
+	return l
+}
+
+// unable says why a scenario cannot be run on a cluster, or nothing.
+func (e *engine) unable(c *running, sc *Scenario) string {
+	has := func(ok bool, what string) string {
+		if ok {
+			return ""
+		}
+		return fmt.Sprintf("%s clusters cannot %s", c.System(), what)
+	}
+	_, reads := c.Cluster.(system.StoreReader)
+	_, ends := c.Cluster.(system.Positions)
+	_, leads := c.Cluster.(system.LeaderFinder)
+	_, counts := c.Cluster.(system.WireCounter)
+	_, kills := c.Cluster.(system.Killer)
+	_, elects := c.Cluster.(system.Elector)
+	whys := []string{has(reads && ends, "be read to their end")}
+	for _, role := range sc.Targets {
+		switch role {
+		case plan.All, plan.One, plan.Majority:
+		default:
+			whys = append(whys, has(leads, "tell who leads"))
+		}
+	}
+	for _, s := range sc.Steps {
+		for _, u := range s.Until {
+			switch u.Kind {
+			case plan.ConfirmedBy, plan.SentTo:
+				whys = append(whys, has(counts, "count messages on their links"))
+			case plan.InSync, plan.FullyInSync, plan.LeaderNot, plan.LeaderIs, plan.LeaderNone, plan.LeaderAny:
+				whys = append(whys, has(leads, "tell who leads"))
+			}
+		}
+		if sc.Actions[s.Do] == nil {
+			switch s.Do {
+			case DoStart, DoRestart:
+				whys = append(whys, has(kills, "start a node"))
+			case DoElectUnclean:
+				whys = append(whys, has(elects, "hold unclean elections"))
+			}
+		}
+		if s.Inject != nil {
+			if f := e.cfg.Faults[s.Inject.Fault]; f.Supports != nil {
+				if err := f.Supports(c.Cluster); err != nil {
+					whys = append(whys, err.Error())
+				}
+			}
+		}
+	}
+	whys = slices.DeleteFunc(whys, func(s string) bool { return s == "" })
+	slices.Sort(whys)
+	return strings.Join(slices.Compact(whys), "; ")
+}
+
+// need returns a cluster with these node settings, starting one if the one that is up is another.
+func (e *engine) need(ctx context.Context, s *Suite, node map[string]string) (*running, error) {
+	if c := e.cluster; c != nil && c.suite == s && maps.Equal(c.settings, node) {
+		return c, nil
+	}
+	if err := e.closeCluster(ctx, false); err != nil {
+		return nil, err
+	}
+	name := s.System.Name()
+	version := e.cfg.Versions[name]
+	if version == "" {
+		version = s.System.Versions()[0]
+	}
+	release := func() {}
+	if e.cfg.Reserve != nil {
+		var err error
+		if release, err = e.cfg.Reserve(ctx, s.System.MemoryMiB(0)); err != nil {
+			return nil, fmt.Errorf("%w: reserve memory for %s: %w", errNoCluster, name, environment(err))
+		}
+	}
+	e.say("%s: starting %s %s", s.Name, name, version)
+	c, err := s.System.Start(ctx, system.Spec{
+		Run: e.cfg.RunID, Version: version, Image: e.cfg.Images[name], Settings: node, Timing: e.cfg.Timing,
+		Seed: e.cfg.Seed, Log: e.log, Progress: e.cfg.Progress,
+	})
+	if err != nil {
+		release()
+		return nil, fmt.Errorf("%w: start %s %s: %w", errNoCluster, name, version, environment(err))
+	}
+	e.made++
+	e.cluster = &running{Cluster: c, number: e.made, suite: s, settings: maps.Clone(node), release: release}
+	info := ClusterInfo{
+		System: c.System(), Version: c.Version(), Image: e.cfg.Images[name],
+		Startup: c.Startup(), Settings: c.Settings(), Timing: c.Timing(),
+	}
+	if use, err := c.MemoryMiB(ctx); err == nil {
+		info.MemoryMiB = use
+	} else {
+		e.log.Warn("memory of the cluster is unknown", "error", err)
+	}
+	e.res.Clusters = append(e.res.Clusters, info)
+	e.say("%s: %s %s is up after %s", s.Name, name, version, c.Startup().Round(100*time.Millisecond))
+	return e.cluster, nil
+}
+
+func (e *engine) note(c *running, what string) {
+	info := &e.res.Clusters[c.number-1]
+	info.RebuiltAfter = append(info.RebuiltAfter, what)
+}
+
+// baseline checks a cluster after a destructive scenario, and lets go of one that is not as good as
+// new: the next scenario starts another.
+func (e *engine) baseline(ctx context.Context, c *running, scenario string) error {
+	bctx, cancel := context.WithTimeout(ctx, baselineCap)
+	defer cancel()
+	err := c.Baseline(bctx)
+	if err == nil {
+		e.note(c, scenario+": checked against its baseline")
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	e.note(c, fmt.Sprintf("%s: rebuilt (%s)", scenario, err))
+	return e.closeCluster(ctx, false)
+}
+
+// closeCluster removes the cluster that is up, whatever becomes of ctx, after copying its logs. With
+// keep it stays, and the result says how to reach it.
+func (e *engine) closeCluster(ctx context.Context, keep bool) error {
+	c := e.cluster
+	if c == nil {
+		return nil
+	}
+	e.cluster = nil
+	ctx = context.WithoutCancel(ctx)
+	e.collect(ctx, c)
+	if keep {
+		e.res.Kept = append(e.res.Kept, fmt.Sprintf("%s %s at %s", c.System(), c.Version(), strings.Join(c.DirectEndpoints(), ",")))
+		return nil
+	}
+	defer c.release()
+	ctx, cancel := context.WithTimeout(ctx, closeCap)
+	defer cancel()
+	err := c.Close(ctx)
+	if err != nil { // it may run twice
+		err = c.Close(ctx)
+	}
+	if err != nil {
+		return environment(fmt.Errorf("remove %s: %w", c.System(), err))
+	}
+	return nil
+}
+
+// collect copies the logs of the nodes. One that cannot be had is no failure of the run.
+func (e *engine) collect(ctx context.Context, c *running) {
+	collector, ok := c.Cluster.(system.LogCollector)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, collectCap)
+	defer cancel()
+	dir := filepath.Join(e.dir.dir, logsDir, fmt.Sprintf("%s-%d", c.System(), c.number))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		e.log.Warn("logs not collected", "error", err)
+		return
+	}
+	for _, n := range c.Nodes() {
+		err := func() (err error) {
+			f, err := os.Create(filepath.Join(dir, n.Name()+".log"))
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, f.Close()) }()
+			return collector.CollectLog(ctx, n, f)
+		}()
+		if err != nil {
+			e.log.Warn("log not collected", "node", n.Name(), "error", err)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package harness
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"conform/harness/audit"
+	"conform/harness/ledger"
+	"conform/harness/system"
+)
+
+// What a run folder holds:
+//
+//	lock                                     held while the run lasts
+//	run.json                                 the Result as it was before anything was run
+//	result.json                              the Result so far, replaced after each scenario
+//	ledger/SUITE/SCENARIO/repeat-0/ARM/      header.json and one .journal file per writer
+//	logs/SYSTEM-1/NODE.log                   what the nodes of the first cluster logged
+const (
+	lockFile    = "lock"
+	runFile     = "run.json"
+	resultFile  = "result.json"
+	ledgerDir   = "ledger"
+	logsDir     = "logs"
+	headerFile  = "header.json"
+	journalTail = ".journal"
+)
+
+// folder is a run folder that this process has locked.
+type folder struct {
+	dir  string
+	lock *os.File
+}
+
+// openFolder creates and locks a run folder. One that holds a run, or is locked, is an ErrUsage:
+// two runs in one folder would mix their ledgers.
+func openFolder(dir string) (*folder, error) {
+	if dir == "" {
+		return nil, fmt.Errorf("open run folder: no name is given: %w", system.ErrUsage)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("create run folder: %w: %w", err, system.ErrEnvironment)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock run folder: %w: %w", err, system.ErrEnvironment)
+	}
+	f := &folder{dir: dir, lock: lock}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock run folder %s: another run is using it: %w", dir, system.ErrUsage), lock.Close())
+	}
+	if _, err := os.Stat(filepath.Join(dir, runFile)); err == nil {
+		return nil, errors.Join(fmt.Errorf("open run folder %s: it holds a run already: %w", dir, system.ErrUsage), lock.Close())
+	}
+	return f, nil
+}
+
+func (f *folder) close() error { return f.lock.Close() }
+
+// save replaces a JSON file in one step, so that a reader never sees half of it.
+func (f *folder) save(name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", name, err)
+	}
+	return writeFile(filepath.Join(f.dir, name), append(b, '\n'))
+}
+
+func writeFile(path string, b []byte) error {
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, b, 0o644); err != nil {
+		return fmt.Errorf("write %s: %w: %w", path, err, system.ErrEnvironment)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("write %s: %w: %w", path, err, system.ErrEnvironment)
+	}
+	return nil
+}
+
+// armFolder returns the folder of one arm's ledger, relative to the run folder.
+func armFolder(suite, scenario string, repeat int, arm string) string {
+	return filepath.Join(ledgerDir, suite, scenario, fmt.Sprintf("repeat-%d", repeat), arm)
+}
+
+// journal is a segment that the engine writes itself.
+type journal struct {
+	f *os.File
+	w *ledger.Writer
+}
+
+func createJournal(dir string, s ledger.Segment) (*journal, error) {
+	f, err := os.OpenFile(filepath.Join(dir, s.Name+journalTail), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("create journal %s: %w: %w", s.Name, err, system.ErrEnvironment)
+	}
+	w, err := ledger.NewWriter(f, s)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &journal{f: f, w: w}, nil
+}
+
+func (j *journal) flush() error {
+	if err := j.w.Flush(); err != nil {
+		return fmt.Errorf("record in %s: %w: %w", j.f.Name(), err, system.ErrEnvironment)
+	}
+	return nil
+}
+
+// close ends the segment; it is on the disk when close returns.
+func (j *journal) close() error {
+	err := errors.Join(j.w.Close(), j.f.Sync(), j.f.Close())
+	if err != nil {
+		return fmt.Errorf("record in %s: %w: %w", j.f.Name(), err, system.ErrEnvironment)
+	}
+	return nil
+}
+
+func readHeader(dir string) (ledger.Header, error) {
+	b, err := os.ReadFile(filepath.Join(dir, headerFile))
+	if err != nil {
+		return ledger.Header{}, fmt.Errorf("read ledger header: %w", err)
+	}
+	h, err := ledger.DecodeHeader(b)
+	if err != nil {
+		return ledger.Header{}, fmt.Errorf("read ledger header %s: %w", filepath.Join(dir, headerFile), err)
+	}
+	return h, nil
+}
+
+// openLedger opens the segments in an arm's folder, in the order of their names, as the audit
+// wants them, over and over. closeAll closes whatever was opened.
+func openLedger(dir string) (open audit.Open, closeAll func() error) {
+	var files []*os.File
+	closeAll = func() error {
+		var errs []error
+		for _, f := range files {
+			errs = append(errs, f.Close())
+		}
+		files = nil
+		return errors.Join(errs...)
+	}
+	open = func() ([]audit.Source, error) {
+		names, err := segments(dir)
+		if err != nil {
+			return nil, err
+		}
+		var sources []audit.Source
+		for _, name := range names {
+			f, err := os.Open(filepath.Join(dir, name))
+			if err != nil {
+				return nil, fmt.Errorf("open segment: %w", err)
+			}
+			files = append(files, f)
+			sources = append(sources, audit.Source{Name: name, R: f})
+		}
+		return sources, nil
+	}
+	return open, closeAll
+}
+
+func segments(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list ledger: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), journalTail) {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// armFolders finds every arm's ledger of a run folder, relative to it and sorted.
+func armFolders(dir string) ([]string, error) {
+	var dirs []string
+	err := filepath.WalkDir(filepath.Join(dir, ledgerDir), func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		if d.Name() == headerFile {
+			rel, err := filepath.Rel(dir, filepath.Dir(path))
+			if err != nil {
+				return err
+			}
+			dirs = append(dirs, rel)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for ledgers: %w", err)
+	}
+	slices.Sort(dirs)
+	return dirs, nil
+}

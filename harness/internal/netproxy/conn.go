@@ -55,9 +55,10 @@ func (w *waiting) due() bool {
 	}
 }
 
-// reset ends both sides at once, from any goroutine.
-func (c *conn) reset() {
+// reset ends both sides at once, from any goroutine. It returns false if they have been ended before.
+func (c *conn) reset() (first bool) {
 	c.once.Do(func() {
+		first = true
 		close(c.done)
 		hardClose(c.client)
 		c.mu.Lock()
@@ -66,6 +67,7 @@ func (c *conn) reset() {
 			hardClose(c.node)
 		}
 	})
+	return first
 }
 
 // run relays until both ways have ended.

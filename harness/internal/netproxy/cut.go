@@ -46,8 +46,9 @@ func (l *Link) Cut(mode Mode) (*Cut, error) {
 		l.refusing++
 		l.stopListening()
 		for conn := range l.conns {
-			conn.reset()
-			c.resets++
+			if conn.reset() {
+				c.resets++
+			}
 		}
 	case Hole, HoleIn, HoleOut:
 		l.holes++

@@ -47,7 +47,6 @@ type Link struct {
 	listener *net.TCPListener // nil while connections are refused
 	refusing int              // cuts of mode Refuse
 	holes    int              // cuts of the other modes
-	resets   int64
 	conns    map[*conn]struct{}
 	rules    []*Armed
 	counts   map[countKey]*Counts
@@ -142,7 +141,6 @@ func (l *Link) accepted(client *net.TCPConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.refusing > 0 {
-		l.resets++
 		hardClose(client)
 		return
 	}

@@ -46,10 +46,8 @@ func reserve(addr *net.TCPAddr) (*reservation, error) {
 	}
 	to := &unix.SockaddrInet4{Port: addr.Port}
 	copy(to.Addr[:], addr.IP.To4())
-	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-	}
+	// Not SO_REUSEADDR: with it any other listener, which commonly has that option, could stand beside this socket.
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 	if err == nil {
 		err = unix.Bind(fd, to)
 	}

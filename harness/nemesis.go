@@ -48,6 +48,7 @@ type nemesis struct {
 	targets    map[string][]system.Node
 	marks      map[string]mark
 	injections []*injection
+	healed     bool // the plan has healed something itself
 }
 
 // run carries out the steps in order. It returns an error that wraps errCapped where a state was
@@ -85,6 +86,7 @@ func (n *nemesis) step(ctx context.Context, s plan.Step, r *StepResult) error {
 	case s.Inject != nil:
 		err = n.inject(ctx, s, r)
 	case s.Heal != "":
+		n.healed = true
 		err = n.heal(ctx, n.injection(s.Heal))
 	case s.Do != "":
 		var done string

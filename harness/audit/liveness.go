@@ -24,8 +24,8 @@ const bucket = int64(10 * time.Millisecond)
 
 // pulse measures confirms as they come, in any order.
 type pulse struct {
-	before, during, after *hdrhistogram.Histogram
-	buckets               map[int64]*[2]int64 // time / bucket -> first and last confirm in it
+	before, during, after *hdrhistogram.Histogram // nil while empty
+	buckets               map[int64]*[2]int64     // time / bucket -> first and last confirm in it
 	lastBucket            int64
 	lastSpan              *[2]int64
 	firstSend, lastSend   int64 // of anything
@@ -34,8 +34,7 @@ type pulse struct {
 }
 
 func newPulse() *pulse {
-	h := func() *hdrhistogram.Histogram { return hdrhistogram.New(1, maxLatency, 3) }
-	return &pulse{before: h(), during: h(), after: h(), buckets: map[int64]*[2]int64{}, firstSend: math.MaxInt64, firstConfirm: math.MaxInt64}
+	return &pulse{buckets: map[int64]*[2]int64{}, firstSend: math.MaxInt64, firstConfirm: math.MaxInt64}
 }
 
 func (p *pulse) send(at int64) {
@@ -66,19 +65,22 @@ func (p *pulse) confirm(v *survey, sent, at int64) {
 	if sent > v.lastStrike {
 		p.firstConfirm = min(p.firstConfirm, at)
 	}
-	h := p.during
+	h := &p.during
 	switch {
 	case sent < v.firstStrike:
-		h = p.before
+		h = &p.before
 	case sent > v.lastHeal:
-		h = p.after
+		h = &p.after
 	}
-	_ = h.RecordValue(min(max((at-sent)/1000, 0), maxLatency)) // in range, so it cannot fail
+	if *h == nil {
+		*h = hdrhistogram.New(1, maxLatency, 3)
+	}
+	_ = (*h).RecordValue(min(max((at-sent)/1000, 0), maxLatency)) // in range, so it cannot fail
 }
 
 func latency(h *hdrhistogram.Histogram) Latency {
 	us := func(v int64) time.Duration { return time.Duration(v) * time.Microsecond }
-	if h.TotalCount() == 0 {
+	if h == nil {
 		return Latency{}
 	}
 	return Latency{

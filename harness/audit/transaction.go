@@ -52,7 +52,7 @@ func (c *transactionCheck) conclude() error {
 			c.a.findings.add(findingKey{anomaly: AbortedRead}, id, "", func() string {
 				return fmt.Sprintf("%s is in the committed view though its transaction (%d..%d) was aborted", id, t.from, t.to-1)
 			})
-		case t.outcome != ledger.Failed && f&storedCommitted == 0 && f&(storedRaw|confirmed) != 0:
+		case t.outcome != ledger.Failed && c.missing(f):
 			*s.flagsOf(seq) |= transacted
 			c.a.findings.add(findingKey{anomaly: TornTxn}, id, "", func() string {
 				return fmt.Sprintf("%s is not in the committed view, %d others of its transaction (%d..%d) are", id, t.seen, t.from, t.to-1)
@@ -60,4 +60,18 @@ func (c *transactionCheck) conclude() error {
 		}
 	})
 	return nil
+}
+
+// missing says whether a message ought to be in the committed view beside the others of its
+// transaction, and is not. What the raw view lacks too is lost or expired, and not torn; where that
+// was not read, a confirm above the start of the log must do.
+func (c *transactionCheck) missing(f flags) bool {
+	switch {
+	case f&storedCommitted != 0:
+		return false
+	case c.a.primary == ledger.ViewRaw:
+		return f&storedRaw != 0
+	default:
+		return f&confirmed != 0 && f&placed != 0 && f&belowStart == 0
+	}
 }

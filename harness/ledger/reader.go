@@ -49,7 +49,7 @@ type Reader struct {
 // segment frame is no error here: the first Next reports it. The error wraps ErrSchema for a
 // segment of another schema, or is one of r.
 func NewReader(r io.Reader, name string) (*Reader, error) {
-	rd := &Reader{r: bufio.NewReaderSize(r, 128<<10), name: name, want: ^uint64(0), frame: 1}
+	rd := &Reader{r: bufio.NewReader(r), name: name, want: ^uint64(0), frame: 1}
 	body, damage, err := rd.readFrame()
 	switch {
 	case err == io.EOF:
@@ -179,7 +179,7 @@ func (r *Reader) readFrame() ([]byte, *DamageError, error) {
 		return nil, &DamageError{File: r.name, Offset: start, Reason: fmt.Sprintf("a frame of %d bytes makes no sense; what follows it cannot be found", size)}, nil
 	}
 	if cap(r.buf) < int(size) {
-		r.buf = make([]byte, max(int(size), flushSize+4096))
+		r.buf = make([]byte, int(size)+int(size)/4)
 	}
 	body := r.buf[:size]
 	n, err = io.ReadFull(r.r, body)

@@ -168,18 +168,32 @@ func appendRecord(js []Journal, like ledger.Event) bool {
 	return grown
 }
 
+// takeOut removes the records at which gone points from the store, and from the broker's counts. A
+// position read twice counts once.
+func takeOut(js []Journal, gone func(*ledger.Event) bool) {
+	type place struct {
+		pos  ledger.Position
+		view ledger.View
+	}
+	taken := map[place]bool{}
+	each(js, func(e *ledger.Event) {
+		if isStored(e) && gone(e) {
+			taken[place{e.Pos, e.View}] = true
+		}
+	})
+	for p := range taken {
+		adjust(js, p.pos, -1, p.view)
+	}
+	remove(js, func(e *ledger.Event) bool { return isStored(e) && gone(e) })
+}
+
 func loseWhere(r *rand.Rand, js []Journal, said map[ledger.MessageID]bool) bool {
 	p, ok := pick(r, js, func(e *ledger.Event) bool { return isRaw(e) && said[e.ID()] })
 	if !ok {
 		return false
 	}
 	id := at(js, p).ID()
-	each(js, func(e *ledger.Event) {
-		if isStored(e) && e.ID() == id {
-			adjust(js, e.Pos, -1, e.View)
-		}
-	})
-	remove(js, func(e *ledger.Event) bool { return isStored(e) && e.ID() == id })
+	takeOut(js, func(e *ledger.Event) bool { return e.ID() == id })
 	return true
 }
 
@@ -286,12 +300,7 @@ func movePartition(r *rand.Rand, h *ledger.Header, js []Journal) bool {
 		return false
 	}
 	e := *at(js, p)
-	each(js, func(x *ledger.Event) {
-		if isStored(x) && x.Pos == e.Pos {
-			adjust(js, x.Pos, -1, x.View)
-		}
-	})
-	remove(js, func(x *ledger.Event) bool { return isStored(x) && x.Pos == e.Pos })
+	takeOut(js, func(x *ledger.Event) bool { return x.Pos == e.Pos })
 	e.Pos.Partition = (e.Pos.Partition + 1) % int32(h.Destinations[e.Pos.Destination].Partitions)
 	return appendRecord(js, e)
 }
@@ -354,8 +363,8 @@ func hideWhere(r *rand.Rand, js []Journal, want func(e *ledger.Event) bool) bool
 	if !ok {
 		return false
 	}
-	adjust(js, at(js, p).Pos, -1, ledger.ViewCommitted)
-	js[p.journal].Events = slices.Delete(js[p.journal].Events, p.event, p.event+1)
+	pos := at(js, p).Pos
+	takeOut(js, func(e *ledger.Event) bool { return e.View == ledger.ViewCommitted && e.Pos == pos })
 	return true
 }
 
@@ -518,14 +527,10 @@ func unknownCheck(_ *rand.Rand, h *ledger.Header, _ []Journal) bool {
 }
 
 func dropSends(_ *rand.Rand, _ *ledger.Header, js []Journal) bool {
-	each(js, func(e *ledger.Event) {
-		if e.Kind == ledger.Stored {
-			adjust(js, e.Pos, -1, e.View)
-		}
-	})
+	takeOut(js, func(*ledger.Event) bool { return true })
 	remove(js, func(e *ledger.Event) bool {
 		switch e.Kind {
-		case ledger.Invoke, ledger.Complete, ledger.Claimed, ledger.TxnEnd, ledger.Stored:
+		case ledger.Invoke, ledger.Complete, ledger.Claimed, ledger.TxnEnd:
 			return true
 		}
 		return false

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,6 +19,8 @@ const (
 
 	database   = "postgres"
 	nameEngine = "conform-engine" // application_name of the engine's connections
+
+	engineTimeout = 5 * time.Second // for the engine to get its connection, and to end it
 )
 
 // ErrSchemaExists is returned for a schema that was there before; it is never touched.
@@ -40,7 +43,12 @@ func (c *Cluster) DSN(client string, direct bool) string {
 
 // withEngine runs f on a connection of the engine's own.
 func (c *Cluster) withEngine(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, c.DSN(nameEngine, true))
+	config, err := pgx.ParseConfig(c.DSN(nameEngine, true))
+	if err != nil {
+		return err
+	}
+	config.ConnectTimeout = engineTimeout // a frozen server accepts and says nothing
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return c.explain(ctx, err)
 	}
@@ -49,7 +57,9 @@ func (c *Cluster) withEngine(ctx context.Context, f func(context.Context, *pgx.C
 		err = c.explain(ctx, err)
 	}
 	// Whatever f did is done: how the connection ends changes nothing.
-	_ = conn.Close(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engineTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
 	return err
 }
 
@@ -75,6 +85,18 @@ func (c *Cluster) Snapshot(ctx context.Context, f func(pgx.Tx) error) error {
 		return fmt.Errorf("read snapshot: %w", err)
 	}
 	return nil
+}
+
+// UnflushedWAL says how many bytes of write-ahead log the server has not flushed: what a crash would lose of transactions
+// with synchronous_commit=off, and of open ones. A plan waits for it to be above zero.
+func (c *Cluster) UnflushedWAL(ctx context.Context) (bytes int64, err error) {
+	err = c.withEngine(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT (pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn())::bigint").Scan(&bytes)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read unflushed WAL: %w", err)
+	}
+	return bytes, nil
 }
 
 // CreateSchema makes a schema that the clients' role owns, one for each arm. A schema that exists already is left as it is:

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"conform/harness/internal/container"
 	"conform/harness/ledger"
 	"conform/harness/system"
+	"conform/harness/system/systemtest"
 )
 
 func TestMain(m *testing.M) {
@@ -199,6 +201,7 @@ func TestServer(t *testing.T) {
 					t.Errorf("memory %v, %v", mib, err)
 				}
 			})
+			t.Run("battery", func(t *testing.T) { testBattery(t, c) })
 			t.Run("commit", func(t *testing.T) { testCommits(t, c) })
 			t.Run("autocommit", func(t *testing.T) { testAutocommit(t, c) })
 			t.Run("outcomes", func(t *testing.T) { testOutcomes(t, c) })
@@ -222,6 +225,20 @@ func TestServer(t *testing.T) {
 				}
 			})
 			if err := c.Baseline(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// testBattery runs the part of the battery of all adapters that needs no producer.
+func testBattery(t *testing.T, c *Cluster) {
+	for _, check := range systemtest.Checks() {
+		if !slices.Contains([]string{"identity", "logs"}, check.Name) {
+			continue
+		}
+		t.Run(check.Name, func(t *testing.T) {
+			if err := check.Run(t.Context(), systemtest.Bench{Cluster: c}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -520,6 +537,9 @@ func testPause(t *testing.T, c *Cluster) {
 	if _, err := conn.Exec(short, "SELECT 1"); ErrorClass(err) != ClassTimeout {
 		t.Errorf("frozen: %v", err)
 	}
+	if err := c.Snapshot(t.Context(), func(pgx.Tx) error { return nil }); !errors.Is(err, system.ErrEnvironment) {
+		t.Errorf("snapshot of a frozen server: %v", err)
+	}
 	for range 2 {
 		if err := c.Resume(t.Context(), node); err != nil {
 			t.Fatal(err)
@@ -636,6 +656,10 @@ func TestAsyncCommit(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			unflushed, err := c.UnflushedWAL(t.Context())
+			if err != nil || mode == "off" && unflushed == 0 {
+				t.Errorf("%d bytes of WAL unflushed, %v", unflushed, err)
+			}
 			if _, err := c.Kill(t.Context(), node); err != nil {
 				t.Fatal(err)
 			}
@@ -643,7 +667,7 @@ func TestAsyncCommit(t *testing.T) {
 				t.Fatal(err)
 			}
 			lost := confirmed - len(ids(t, c, schema))
-			t.Logf("synchronous_commit=%s: %d of %d confirmed lost", mode, lost, confirmed)
+			t.Logf("synchronous_commit=%s: %d of %d confirmed lost, %d bytes of WAL were unflushed", mode, lost, confirmed, unflushed)
 			if mode == "on" && lost != 0 || mode == "off" && lost == 0 {
 				t.Errorf("synchronous_commit=%s: %d lost", mode, lost)
 			}

@@ -96,9 +96,6 @@ func (n *Node) up(ctx context.Context) error {
 		if _, err := n.running(ctx); err != nil {
 			return errors.Is(err, errDown), err
 		}
-		const patience = 5 * time.Second // of one attempt
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
 		return false, n.cluster.withEngine(ctx, ensureClientRole)
 	})
 	if err == nil {

@@ -84,15 +84,6 @@ func textTrouble(w io.Writer, sc Scenario) {
 	if sc.Error != "" {
 		fmt.Fprintf(w, "    our own failure: %s\n", clean(sc.Error))
 	}
-	for _, rep := range sc.Repeats {
-		for _, a := range rep.Arms {
-			for _, p := range a.Evidence {
-				if !p.OK {
-					fmt.Fprintf(w, "    %s: no evidence of %q: wanted %s, saw %s\n", a.Name, p.Name, clean(p.Want), clean(p.Got))
-				}
-			}
-		}
-	}
 	if sc.Reproduce != "" {
 		fmt.Fprintf(w, "    again: %s\n", sc.Reproduce)
 	}
@@ -123,10 +114,14 @@ func (s Scenario) Found(t Tally) string {
 			if !f.Forbidden && !f.Expected {
 				continue
 			}
-			if sum[f.Name] == 0 {
-				names = append(names, f.Name)
+			name := f.Name
+			if a.Result == "inconclusive" {
+				name += " (not proven)"
 			}
-			sum[f.Name] += f.Count
+			if sum[name] == 0 {
+				names = append(names, name)
+			}
+			sum[name] += f.Count
 		}
 	}
 	if len(names) == 0 {

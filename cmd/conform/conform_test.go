@@ -110,9 +110,8 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":   exits,
-			"damage":  damage,
-			"waitfor": waitfor,
+			"exits":  exits,
+			"damage": damage,
 		},
 	})
 }
@@ -146,25 +145,4 @@ func damage(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	b[len(b)/2] ^= 0x40
 	ts.Check(os.WriteFile(found[0], b, 0o600))
-}
-
-// waitfor waits until a file is there and not empty: waitfor FILE-GLOB.
-func waitfor(ts *testscript.TestScript, _ bool, args []string) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	end := time.After(time.Minute)
-	for {
-		found, err := filepath.Glob(ts.MkAbs(args[0]))
-		ts.Check(err)
-		if len(found) > 0 {
-			if info, err := os.Stat(found[0]); err == nil && info.Size() > 0 {
-				return
-			}
-		}
-		select {
-		case <-tick.C:
-		case <-end:
-			ts.Fatalf("no file matches %s", args[0])
-		}
-	}
 }

@@ -65,12 +65,19 @@ func codeOf(err error) int {
 	}
 }
 
-// verdictOf maps what was judged to its exit code: nil for 0.
+// verdictOfRun maps a run to its exit code: nil for 0.
+func verdictOfRun(d reports.Document) error {
+	if failedOurselves(d) {
+		return &verdictError{exitEnvironment}
+	}
+	return verdictOf(d)
+}
+
+// verdictOf maps what was judged to its exit code: nil for 0. What failed around it while it was
+// recorded is no failure of judging it again.
 func verdictOf(d reports.Document) error {
 	code := exitOK
 	switch {
-	case failedOurselves(d):
-		code = exitEnvironment
 	case d.Status == "fail":
 		code = exitBroken
 	case d.Status == "inconclusive", d.Counts.Pass+d.Counts.Observed == 0:

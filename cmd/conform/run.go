@@ -197,7 +197,7 @@ func (a *app) conclude(doc reports.Document, out, format string, runErr error) e
 	if writeErr != nil {
 		return writeErr
 	}
-	return verdictOf(doc)
+	return verdictOfRun(doc)
 }
 
 // interrupted makes an error that a signal caused say so.

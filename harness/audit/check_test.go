@@ -49,7 +49,7 @@ func TestChecks(t *testing.T) {
 			h.Promise.Rules = map[string]ledger.Rule{"duplicate-store": {Bound: 1}}
 		}}, "duplicate-store=2!", Broke},
 		{"not a place of the promise", history{send: "ok ok", store: "0 1 0", header: func(h *ledger.Header) {
-			h.Promise.Places = []string{"effect"}
+			h.Promise.Places = []string{"liveness"}
 		}}, "duplicate-store=1", Held},
 
 		{"overtaken", history{send: "ok@1 ok@0", store: "1 0"}, "reordered-store=1!", Broke},

@@ -327,12 +327,28 @@ func (a *auditor) consistent() Proof {
 	return proof("consistency", "a ledger that agrees with itself", faults, fmt.Sprintf("%d messages", a.totals.Invoked))
 }
 
-// allChecks says whether every check that the recording binary had was run here.
+// allChecks says whether every check that the recording binary had was run here, and whether all
+// that the promise is about was looked at.
 func (a *auditor) allChecks() Proof {
 	var faults []string
 	for _, name := range slices.Sorted(maps.Keys(a.header.Checks)) {
 		if _, ok := a.ran[name]; !ok {
 			faults = append(faults, fmt.Sprintf("check %s did not run: this binary has none of that name", name))
+		}
+	}
+	p := a.header.Promise
+	if len(p.Places) == 0 && len(p.Rules) == 0 && p.MaxUnavailable == 0 {
+		faults = append(faults, "the promise names nothing to judge")
+	}
+	for _, place := range p.Places {
+		covers := func(c check) bool {
+			return slices.ContainsFunc(c.reports, func(name string) bool {
+				row, _ := Lookup(name)
+				return row.Place == place
+			})
+		}
+		if !slices.ContainsFunc(checks, covers) {
+			faults = append(faults, fmt.Sprintf("the promise is judged at %q, and no check looks there", place))
 		}
 	}
 	return proof("checks", "every check ran", faults, fmt.Sprintf("%d checks", len(a.ran)))

@@ -118,6 +118,8 @@ func TestEvidence(t *testing.T) {
 		{"step", nil, set(ledger.Step, func(e *ledger.Event) { e.Outcome = ledger.InDoubt }), "not reached", Broke},
 		{"segment end", nil, drop(ledger.SegmentEnd), "not closed", Broke},
 		{"check", func(h *ledger.Header) { h.Checks = map[string]int{"of-tomorrow": 1} }, nil, "of-tomorrow", Broke},
+		{"a promise of nothing", func(h *ledger.Header) { h.Promise = ledger.Promise{} }, nil, "nothing to judge", ArmInconclusive},
+		{"a place without a check", func(h *ledger.Header) { h.Promise.Places = append(h.Promise.Places, "effect") }, nil, "no check looks there", Broke},
 		{"role", func(h *ledger.Header) { h.Role = "" }, nil, "role", ArmInconclusive},
 		{"two outcomes", nil, func(js []journal) {
 			js[producer].Events = append(js[producer].Events, ledger.Event{Kind: ledger.Complete, Stream: 1, Seq: 0, Outcome: ledger.Failed, At: 1})

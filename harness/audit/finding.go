@@ -136,7 +136,7 @@ func (v *survey) window(from, to int64) string {
 	for _, i := range v.injections {
 		mark(fmt.Sprintf("the strike %q", i.id), i.at)
 		if i.healed {
-			mark(fmt.Sprintf("its heal %q", i.id), i.healedAt)
+			mark(fmt.Sprintf("the heal of %q", i.id), i.healedAt)
 		}
 	}
 	return s + ", between " + before + " and " + after

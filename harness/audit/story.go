@@ -54,9 +54,15 @@ type teller struct {
 	place        ledger.Position
 	foundAtPlace bool
 	raw          []ledger.Position // where it was found in the primary view
-	occupants    []string
+	occupants    []occupant
 	firstSend    int64
 	wrong        []string // what is wrong with a stored copy
+}
+
+// occupant is what stands at the message's position, and in which views.
+type occupant struct {
+	who   string
+	views []string
 }
 
 func (t *teller) line(at int64, place, format string, args ...any) {
@@ -242,8 +248,13 @@ func (t *teller) seeOccupant(_ *segment, e *ledger.Event) {
 	case e.Text == ledger.TextForeign:
 		who = "a record of another arm or run"
 	}
-	if line := fmt.Sprintf("%s now holds %s (%s view)", place(e.Pos), who, e.View); !slices.Contains(t.occupants, line) {
-		t.occupants = append(t.occupants, line)
+	i := slices.IndexFunc(t.occupants, func(o occupant) bool { return o.who == who })
+	if i < 0 {
+		i = len(t.occupants)
+		t.occupants = append(t.occupants, occupant{who: who})
+	}
+	if v := e.View.String(); !slices.Contains(t.occupants[i].views, v) {
+		t.occupants[i].views = append(t.occupants[i].views, v)
 	}
 }
 
@@ -304,19 +315,23 @@ func (t *teller) absent(end *int64) {
 	if len(t.header.Destinations) > 0 {
 		n = ledger.PartitionOf(ledger.KeyOf(t.header.Seed, t.id, t.header.Workload.Keys), t.header.Destinations[0].Partitions)
 	}
-	read := false
+	var views []string
+	var low, high int64
 	for _, view := range []ledger.View{ledger.ViewRaw, ledger.ViewCommitted} {
 		if e := t.survey.ends[viewKey{partitionKey{0, n}, view}]; e != nil {
-			read = true
+			views = append(views, view.String())
+			low, high = e.Low, e.N
 			*end = max(*end, e.At)
-			t.line(*end, "stored", "not in the %s view: partition %d was read from %d to its end %d", view, n, e.Low, e.N)
 		}
 	}
-	if !read {
+	read := len(views) > 0
+	if read {
+		t.line(*end, "stored", "found nowhere: partition %d was read from %d to its end %d (%s view)", n, low, high, strings.Join(views, " and "))
+	} else {
 		t.line(*end, "stored", "not found, but partition %d was not read to its end", n)
 	}
 	for _, o := range t.occupants {
-		t.line(*end, "stored", "%s", o)
+		t.line(*end, "stored", "%s now holds %s (%s view)", place(t.place), o.who, strings.Join(o.views, " and "))
 	}
 	if t.flags&placed != 0 && len(t.occupants) == 0 && read {
 		t.line(*end, "stored", "nothing stands at %s now", place(t.place))

@@ -122,7 +122,7 @@ func repeat(su harness.SuiteResult, r harness.Repeat) Repeat {
 	}
 	for _, st := range r.Steps {
 		out.Steps = append(out.Steps, Step{
-			Name: st.Name, Kind: kind(st.Words), Words: st.Words, Seen: st.Seen, At: millisOf(st.At), Took: millisOf(st.Took),
+			Name: st.Name, Kind: kind(st.Words), Words: strings.TrimPrefix(st.Words, st.Name+": "), Seen: st.Seen, At: millisOf(st.At + st.Took), Took: millisOf(st.Took),
 			Reached: st.Reached, Evidence: st.Evidence, Bit: st.Bit,
 		})
 	}

@@ -162,8 +162,8 @@ type Step struct {
 	Kind     string `json:"kind"`
 	Words    string `json:"words"`
 	Seen     string `json:"seen,omitempty"`
-	At       Millis `json:"atMs"` // since the start of the load
-	Took     Millis `json:"tookMs"`
+	At       Millis `json:"atMs"`   // when it was done, since the start of the load
+	Took     Millis `json:"tookMs"` // with the wait for its state
 	Reached  bool   `json:"reached"`
 	Evidence string `json:"evidence,omitempty"`
 	Bit      bool   `json:"bit"`

@@ -129,10 +129,10 @@ func isolated(runs int) harness.ScenarioResult {
 		s.Repeats = append(s.Repeats, harness.Repeat{
 			Index: i, Seed: 7 + uint64(i), Elapsed: 41200 * time.Millisecond, Status: audit.Pass, Targets: map[string][]string{"leader": {"kafka-2"}},
 			Steps: []harness.StepResult{
-				{Name: "cut", Words: "until >= 500 confirmed: node-isolated on leader", Seen: "504 confirmed", At: 6 * time.Second, Took: 300 * time.Millisecond, Reached: true, Evidence: "1,833 packets dropped in both directions", Bit: true},
-				{Name: "moved", Words: "until another than leader leads: go on", Seen: "kafka-3 leads in epoch 4", At: 10 * time.Second, Took: 4 * time.Second, Reached: true},
-				{Name: "mend", Words: `until >= 200 sent to leader since "cut": heal "cut"`, Seen: "412 sent to kafka-2", At: 14 * time.Second, Took: 4 * time.Second, Reached: true},
-				{Name: "whole", Words: "until all replicas in sync: go on", Seen: "in sync: kafka-1, kafka-2, kafka-3", At: 14500 * time.Millisecond, Took: 500 * time.Millisecond, Reached: true},
+				{Name: "cut", Words: "cut: until >= 500 confirmed: node-isolated on leader", Seen: "504 confirmed", At: 5700 * time.Millisecond, Took: 300 * time.Millisecond, Reached: true, Evidence: "1,833 packets dropped in both directions", Bit: true},
+				{Name: "moved", Words: "moved: until another than leader leads: go on", Seen: "kafka-3 leads in epoch 4", At: 6 * time.Second, Took: 4 * time.Second, Reached: true},
+				{Name: "mend", Words: `mend: until >= 200 sent to leader since "cut": heal "cut"`, Seen: "412 sent to kafka-2", At: 10 * time.Second, Took: 4 * time.Second, Reached: true},
+				{Name: "whole", Words: "whole: until all replicas in sync: go on", Seen: "in sync: kafka-1, kafka-2, kafka-3", At: 14 * time.Second, Took: 500 * time.Millisecond, Reached: true},
 			},
 			Arms: []harness.ArmRun{
 				{Name: "guarded", Role: "guarded", Folder: fmt.Sprintf("kafka-acks/leader-isolated/%d/guarded", i+1), Header: header("guarded", "guarded", map[string]string{"client acks": "all", "client idempotence": "true"}, nil), Verdict: audit.Verdict{

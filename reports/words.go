@@ -122,11 +122,10 @@ func brokenLink(anomaly, attribution string) (stage int, ok bool) {
 	return 0, false
 }
 
+// kind says what a step did by its words, which end in what plan.Step.String calls the act.
 func kind(stepWords string) string {
-	_, act, found := strings.Cut(stepWords, ": ")
-	if !found {
-		act = stepWords
-	}
+	act := stepWords[strings.LastIndex(stepWords, ": ")+1:]
+	act = strings.TrimSpace(act)
 	switch {
 	case act == "go on":
 		return "wait"

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -15,9 +16,11 @@ func (p *preparer) run(ctx context.Context, argv ...string) error {
 	start := time.Now()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+	// A group of its own: Ctrl-C at the terminal must reach only this process, which then ends the whole group.
+	// TERM lets apt finish what it must not leave half done; KILL follows after the wait delay.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
-	// TERM lets apt and debootstrap clean up after themselves; KILL follows after the wait delay.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	out, err := cmd.CombinedOutput()
 	p.log.Debug("command", "argv", argv, "took", time.Since(start), "output", string(out))
 	if err != nil {

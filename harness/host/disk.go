@@ -23,7 +23,7 @@ func CheckDisk(ctx context.Context, dir string, mib int64) error {
 		return &Error{
 			Op:  "check room in " + dir,
 			Err: fmt.Errorf("%w: %d MiB free, %d MiB needed", ErrNoDisk, free, mib),
-			Fix: "free some room there, or write elsewhere: --out DIR",
+			Fix: "free some room there, or use another folder: --out DIR",
 		}
 	}
 	return nil

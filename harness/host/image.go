@@ -176,6 +176,9 @@ func (p *preparer) build(ctx context.Context, v fixtures.Version) (Image, error)
 		return found(image, Build), nil
 	}
 
+	if err := p.roomToBuild(ctx); err != nil {
+		return Image{}, err
+	}
 	if err := p.base(ctx, v); err != nil {
 		return Image{}, err
 	}
@@ -214,6 +217,22 @@ func (p *preparer) build(ctx context.Context, v fixtures.Version) (Image, error)
 		return Image{}, &Error{Op: "find built image of " + v.String(), Err: errors.Join(err, fmt.Errorf("%s is not here", v.Image()))}
 	}
 	return found(image, Build), nil
+}
+
+// roomToBuild makes sure that the engine's disk can take a built image with its builder, where that disk can be seen.
+func (p *preparer) roomToBuild(ctx context.Context) error {
+	const needMiB = 3072
+	info, err := p.engine.Info(ctx)
+	if err != nil {
+		return &Error{Op: "build image", Err: err}
+	}
+	if _, err := os.Stat(info.Root); err != nil {
+		return nil // the engine is on another machine
+	}
+	if err := CheckDisk(ctx, info.Root, needMiB); err != nil {
+		return &Error{Op: "build image", Err: err, Fix: "docker system prune"}
+	}
+	return nil
 }
 
 // certificateDir is where a Debian-like machine keeps the authorities its owner added.

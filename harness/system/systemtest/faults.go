@@ -350,7 +350,8 @@ func uncleanElection(ctx context.Context, b Bench) (err error) {
 	}
 	l.send(ctx, sent) // a follower that has everything stays in sync, fetching or not
 	_, err = leads(ctx, f, name, "only the leader is in sync", onlyLeader(leader))
-	err = errors.Join(err, l.confirmed(ctx, sent), l.producer.Close(ctx))
+	l.send(ctx, sent)
+	err = errors.Join(err, l.confirmed(ctx, 2*sent), l.producer.Close(ctx))
 	if err == nil {
 		_, err = k.Kill(ctx, leader)
 	}
@@ -366,8 +367,10 @@ func uncleanElection(ctx context.Context, b Bench) (err error) {
 		return err
 	}
 	s, err := b.read(ctx, name)
-	if err == nil && len(s.order) > 0 {
-		err = fmt.Errorf("%d of %d records that only the old leader had are there", len(s.order), sent)
+	// An answer to a follower that was under way at the cut may still arrive after the heal: the dead leader's kernel sends
+	// it again. It can only hold what came before the leader was alone.
+	if err == nil && len(s.order) > sent {
+		err = fmt.Errorf("%d records are there, the other leader can only have had %d", len(s.order), sent)
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"conform/harness/system"
 )
@@ -52,6 +53,7 @@ type End struct {
 	// Buffered is how many sends its client held when it ended without a flush.
 	Buffered int64
 	Pid      int
+	CPU      time.Duration // user and system time it took
 }
 
 // Start starts `argv... ROLE` and hands it its configuration. ctx bounds the start only; the caller
@@ -265,6 +267,9 @@ func (p *Process) End() End {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := End{Buffered: p.buffered, Pid: p.cmd.Process.Pid}
+	if s := p.cmd.ProcessState; s != nil {
+		e.CPU = s.UserTime() + s.SystemTime()
+	}
 	crash := p.config.End == EndKill || p.config.CrashAt != ""
 	switch {
 	case p.killed:

@@ -23,16 +23,16 @@ func ms(n float64) time.Duration { return time.Duration(n * float64(time.Millise
 // messages a second at p50.
 func series(rate float64, p50 time.Duration) []audit.Bucket {
 	var out []audit.Bucket
-	for i := range 96 {
-		at := time.Duration(i) * audit.BucketWidth
+	for i := range 24 {
+		at := time.Duration(i) * time.Second
 		r, p := 2000+60*math.Sin(float64(i)), ms(2.1+0.3*math.Cos(float64(i)*1.7))
 		if at >= 6*time.Second && at < 14*time.Second {
 			r, p = rate, p50
 			if at >= 10*time.Second && rate == 0 {
-				r, p = 3400-float64(i)*10, ms(900-float64(i)*3)
+				r, p = 3400-float64(i)*40, ms(900-float64(i)*12)
 			}
 		}
-		b := audit.Bucket{At: at, Confirmed: int(r / 4), P50: p, Max: 4 * p}
+		b := audit.Bucket{At: at, Confirmed: int(r), P50: p, Max: 4 * p}
 		if b.Confirmed == 0 {
 			b.P50, b.Max = 0, 0
 		}

@@ -266,7 +266,7 @@ func TestShots(t *testing.T) {
 			scheme string
 			width  int64
 		}{{"light", 1180}, {"dark", 1180}, {"light", 380}} {
-			look(t, ctx, file, v.width, 1000, v.scheme)
+			look(t, ctx, file, v.width, 1340, v.scheme)
 			top, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
 			if err != nil {
 				t.Fatal(err)

@@ -158,8 +158,16 @@ func (a *app) doRun(c *cobra.Command, f runFlags) error {
 	if err := host.CheckDisk(ctx, f.out, runRoom); err != nil {
 		return err
 	}
-	if cfg.Images, err = a.provide(ctx, f, versions); err != nil {
+	images, err := a.provide(ctx, f, versions)
+	if err != nil {
 		return interrupted(ctx, err)
+	}
+	cfg.Images = map[string]string{}
+	for _, v := range versions {
+		cfg.Images[v.System] = images[v.String()].Ref
+	}
+	for name, i := range images {
+		cfg.Machine["image of "+name] = fmt.Sprintf("%s, %s (%s)", i.Ref, i.ID, i.Source)
 	}
 	if len(versions) > 0 {
 		cfg.Reserve = func(ctx context.Context, mib int) (func(), error) { return a.reserve(ctx, int64(mib), a.log()) }
@@ -219,9 +227,9 @@ func notes(err error) []string {
 	}
 }
 
-// provide brings the images of the versions, system -> image reference. Without --prepare and
+// provide brings the images of the versions. Without --prepare and
 // without a wish about their source only what is here is taken: a run downloads nothing unasked.
-func (a *app) provide(ctx context.Context, f runFlags, versions []fixtures.Version) (map[string]string, error) {
+func (a *app) provide(ctx context.Context, f runFlags, versions []fixtures.Version) (host.Images, error) {
 	if len(versions) == 0 {
 		return nil, nil
 	}
@@ -245,13 +253,7 @@ func (a *app) provide(ctx context.Context, f runFlags, versions []fixtures.Versi
 	for _, s := range removed {
 		fmt.Fprintf(a.stderr, "removed what run %s had left: %s %s\n", s.Run, s.Kind, s.Name)
 	}
-	refs := map[string]string{}
-	for _, v := range versions {
-		refs[v.System] = images[v.String()].Ref
-	}
-	// The adapters of disk faults find the tools image under its own name.
-	refs[fixtures.ToolsSystem] = images[fixtures.Tools().String()].Ref
-	return refs, nil
+	return images, nil
 }
 
 func (a *app) unlessQuiet(quiet bool) io.Writer {

@@ -62,7 +62,8 @@ type Rule struct {
 }
 
 // Promise is what is judged: from where to where it reaches, and its rule for each anomaly
-// by name (see package audit). Anomalies that are not listed are forbidden if their place is
+// by name (see package audit): "lost", or more precisely, and then stronger, "lost(claimed)",
+// "lost/expired", "lost(claimed)/client-buffer". Anomalies that are not listed are forbidden if their place is
 // in Places, and not judged otherwise.
 type Promise struct {
 	Text   string

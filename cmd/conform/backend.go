@@ -44,8 +44,7 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	ci             bool // nobody watches: what is skipped must be listed
-	terminal       bool // stderr is one
-	env            func(string) string
+	columns        int  // of the terminal that stderr is, 0 = it is none
 	verbose        bool
 }
 

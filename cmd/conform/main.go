@@ -29,15 +29,18 @@ func start(b backend) int {
 	})()
 	a := &app{
 		backend: b, stdout: os.Stdout, stderr: os.Stderr, stdin: os.Stdin,
-		ci: os.Getenv("CI") == "true", terminal: isTerminal(os.Stderr), env: os.Getenv,
+		ci: os.Getenv("CI") == "true", columns: terminalColumns(),
 	}
 	return a.run(ctx, os.Args[1:])
 }
 
-// isTerminal says whether f shows to a person.
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+// terminalColumns is the width of the terminal that stderr is, 0 if it is none that can move its
+// cursor.
+func terminalColumns() int {
+	if os.Getenv("TERM") == "dumb" {
+		return 0
+	}
+	return columns(os.Stderr)
 }
 
 // run runs one command and returns its exit code.

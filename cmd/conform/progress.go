@@ -3,9 +3,12 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"conform/harness"
 )
@@ -13,22 +16,28 @@ import (
 // progress shows what a run is doing: whole lines, which stay, and on a terminal one line below
 // them that is only true for the moment.
 type progress struct {
-	mu       sync.Mutex
-	w        io.Writer
-	terminal bool
-	quiet    bool
-	rest     strings.Builder
-	live     bool // the momentary line stands on the screen
+	mu      sync.Mutex
+	w       io.Writer
+	columns int
+	quiet   bool
+	rest    strings.Builder
+	live    bool // the momentary line stands on the screen
 }
 
-const (
-	eraseLine = "\r\x1b[K"
-	// terminalWidth keeps the momentary line from wrapping, which would leave parts of it behind.
-	terminalWidth = 100
-)
+const eraseLine = "\r\x1b[K"
 
-func newProgress(w io.Writer, terminal, quiet bool) *progress {
-	return &progress{w: w, terminal: terminal, quiet: quiet}
+// newProgress writes to w; columns is the width of the terminal that w is, 0 = it is none.
+func newProgress(w io.Writer, columns int, quiet bool) *progress {
+	return &progress{w: w, columns: columns, quiet: quiet}
+}
+
+// columns is the width of a terminal, 0 if f is none.
+func columns(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return max(int(size.Col), 40) // some say 0
 }
 
 // Write takes any part of lines. It never fails: progress is no reason to end a run.
@@ -58,26 +67,27 @@ func cutLast(s string) (whole, rest string, found bool) {
 
 // show replaces the momentary line.
 func (p *progress) show(l harness.Live) {
-	if p.quiet || !p.terminal {
+	if p.quiet || p.columns == 0 {
 		return
 	}
 	parts := []string{l.Suite + "/" + l.Scenario}
 	if l.Runs > 1 {
 		parts[0] += fmt.Sprintf(" %d/%d", l.Repeat, l.Runs)
 	}
-	parts = append(parts, l.Phase, l.Elapsed.Round(time.Second).String(),
-		fmt.Sprintf("%.0f/s", l.Rate), fmt.Sprintf("%d confirmed", l.Counts.Confirmed), fmt.Sprintf("%d in doubt", l.Counts.InDoubt+l.Counts.InFlight()))
-	if l.Fault != "" {
-		parts = append(parts, "fault: "+l.Fault)
+	parts = append(parts, l.Phase+" "+l.Elapsed.Round(time.Second).String())
+	switch {
+	case l.Fault != "":
+		parts = append(parts, l.Fault)
+	case l.Step != "":
+		parts = append(parts, "awaiting "+l.Step)
 	}
-	if l.Step != "" {
-		parts = append(parts, "step: "+l.Step)
-	}
+	parts = append(parts, fmt.Sprintf("%.0f/s", l.Rate), fmt.Sprintf("%d confirmed", l.Counts.Confirmed), fmt.Sprintf("%d in doubt", l.Counts.InDoubt))
 	line := []rune(strings.Join(parts, " · "))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.erase()
-	_, _ = io.WriteString(p.w, string(line[:min(len(line), terminalWidth)]))
+	// A line that wraps would leave a part of it behind.
+	_, _ = io.WriteString(p.w, string(line[:min(len(line), p.columns-1)]))
 	p.live = true
 }
 

@@ -177,7 +177,7 @@ func (a *app) doRun(c *cobra.Command, f runFlags) error {
 		return fmt.Errorf("find own binary: %w", err)
 	}
 	cfg.Worker = []string{self, "worker"}
-	progress := newProgress(a.stderr, a.terminal, f.quiet)
+	progress := newProgress(a.stderr, a.columns, f.quiet)
 	cfg.Progress, cfg.Live = progress, progress.show
 
 	result, runErr := a.backend.run(ctx, cfg)

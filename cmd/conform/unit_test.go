@@ -91,19 +91,21 @@ func TestQuote(t *testing.T) {
 }
 
 func TestProgress(t *testing.T) {
-	live := harness.Live{Suite: "s", Scenario: "c", Phase: "load", Counts: harness.Counts{Sent: 5, Confirmed: 3}}
+	live := harness.Live{Suite: "s", Scenario: "c", Phase: "load", Counts: harness.Counts{Sent: 5, Confirmed: 3, InDoubt: 2}}
 	for _, c := range []struct {
-		name            string
-		terminal, quiet bool
-		want            string
+		name    string
+		columns int
+		quiet   bool
+		want    string
 	}{
-		{"terminal", true, false, "one\ns/c · load · 0s · 0/s · 3 confirmed · 2 in doubt" + eraseLine + "two\n"},
-		{"file", false, false, "one\ntwo\n"},
-		{"quiet", true, true, ""},
+		{"terminal", 80, false, "one\ns/c · load 0s · 0/s · 3 confirmed · 2 in doubt" + eraseLine + "two\n"},
+		{"narrow", 10, false, "one\ns/c · loa" + eraseLine + "two\n"},
+		{"file", 0, false, "one\ntwo\n"},
+		{"quiet", 80, true, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b strings.Builder
-			p := newProgress(&b, c.terminal, c.quiet)
+			p := newProgress(&b, c.columns, c.quiet)
 			fmt.Fprint(p, "o")
 			fmt.Fprint(p, "ne\n")
 			p.show(live)

@@ -30,8 +30,6 @@ type Config struct {
 	// (0 = the first).
 	CrashAt  string
 	CrashNth int
-	// Foreign is the command line of a client in another language, for the foreign roles.
-	Foreign []string
 	// Params are for roles of a suite's own.
 	Params map[string]string
 }

@@ -8,3 +8,9 @@ import "syscall"
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
+
+// foreignAttributes keeps a foreign client in the worker's process group, which the engine kills as
+// one, and ends it with the worker.
+func foreignAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}

@@ -9,3 +9,7 @@ import "syscall"
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
+
+// foreignAttributes keeps a foreign client in the worker's process group, which the engine kills as
+// one.
+func foreignAttributes() *syscall.SysProcAttr { return nil }

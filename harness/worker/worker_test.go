@@ -50,6 +50,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) > 2 && os.Args[1] == asForeign {
+		foreignMain(os.Args[2])
+		os.Exit(0)
+	}
 	// Under the race detector every process sleeps for a second before it exits, to let others report.
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	goleak.VerifyTestMain(m)

@@ -27,12 +27,12 @@ var errCapped = errors.New("not reached in time")
 
 // injection is a fault that struck.
 type injection struct {
-	step, fault string
-	arms        []*armRun
-	running     system.Injection
-	bite        system.Evidence
-	bitten      bool // the bite is recorded
-	healed      bool
+	step, what string // its plan step; the fault and where it struck
+	arms       []*armRun
+	running    system.Injection
+	bite       system.Evidence
+	bitten     bool // the bite is recorded
+	healed     bool
 }
 
 // mark is the state of the counts when a step acted.
@@ -167,7 +167,7 @@ func (n *nemesis) target(ctx context.Context, name string) ([]system.Node, error
 		select {
 		case <-time.After(pollEvery):
 		case <-ctx.Done():
-			return nil, fmt.Errorf("resolve target %q: %w", name, err)
+			return nil, fmt.Errorf("resolve target %q: %w: %w", name, errCapped, err)
 		}
 	}
 	n.targets[name] = nodes
@@ -270,7 +270,6 @@ func (n *nemesis) inject(ctx context.Context, s plan.Step, r *StepResult) error 
 		strike.Clients = append(strike.Clients, a.client)
 	}
 	what := fmt.Sprintf("%s on %s", x.Fault, strings.Join(nodeNames(targets), ", "))
-	n.w.live.fault(what)
 	// Recorded before the fault has any effect, so that whatever follows from it comes after it.
 	if err := n.w.recordAll(arms, ledger.Event{Kind: ledger.Inject, Text: s.Name, Detail: what}); err != nil {
 		return err
@@ -283,8 +282,9 @@ func (n *nemesis) inject(ctx context.Context, s plan.Step, r *StepResult) error 
 		}
 		return errors.Join(environment(fmt.Errorf("inject %s: %w", what, err)), healed)
 	}
-	i := &injection{step: s.Name, fault: x.Fault, arms: arms, running: running}
+	i := &injection{step: s.Name, what: what, arms: arms, running: running}
 	n.injections = append(n.injections, i)
+	n.w.live.fault(n.active())
 	r.Seen = joinSeen(r.Seen, what)
 	if m, ok := running.(system.Momentary); ok && m.Momentary() {
 		return n.heal(ctx, i) // nothing lasts that would have to be undone
@@ -354,8 +354,19 @@ func (n *nemesis) heal(ctx context.Context, i *injection) error {
 			return err
 		}
 	}
-	n.w.live.fault("")
+	n.w.live.fault(n.active())
 	return n.w.recordAll(i.arms, ledger.Event{Kind: ledger.Heal, Text: i.step, Outcome: ledger.OK})
+}
+
+// active names the faults that are on.
+func (n *nemesis) active() string {
+	var on []string
+	for _, i := range n.injections {
+		if !i.healed {
+			on = append(on, i.what)
+		}
+	}
+	return strings.Join(on, "; ")
 }
 
 // healAll heals what is still active, the last strike first. All are tried whatever the others say.

@@ -338,10 +338,10 @@ func TestInconclusive(t *testing.T) {
 func TestHungWorkerIsInconclusiveAndNoLoss(t *testing.T) {
 	t.Parallel()
 	hung := guarded()
-	hung.Client = map[string]string{"hang.after": "300"}
+	hung.Client = map[string]string{"hang.after": "200"}
 	sc := killed("hung", hung, control(memory.LoseConfirmed, "lost", "broker"))
-	sc.Load.Window = 5000
-	sc.Steps[1].Until[1].N = 1
+	sc.Load.Window, sc.Load.Tail = 5000, 500*time.Millisecond // it hangs while the load lasts
+	sc.Steps[1].Until[1].N, sc.Evidence.After = 1, 0
 	res := run(t, testConfig(t, testSuite(sc)))
 	got := res.Suites[0].Scenarios[0]
 	v := got.Repeats[0].Arms[0].Verdict

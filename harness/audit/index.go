@@ -183,12 +183,12 @@ func (p *partition) see(e *ledger.Event) sighting {
 		}
 		read.count++
 	}
-	print := fingerprint(e)
+	mark := fingerprint(e)
 	switch {
 	case known&bit == 0:
-		p.last.prints[i] = print
+		p.last.prints[i] = mark
 		return fresh
-	case p.last.prints[i] != print:
+	case p.last.prints[i] != mark:
 		return clash
 	case mine:
 		return again

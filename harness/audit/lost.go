@@ -83,11 +83,11 @@ func (a *auditor) startMoved(id ledger.MessageID) bool {
 
 func (c *lostCheck) conclude() error {
 	for _, s := range c.a.index.ordered() {
-		first, last, any := uint64(0), uint64(0), false
+		first, last, found := uint64(0), uint64(0), false
 		s.walk(func(seq uint64, f flags) {
 			if f&stored != 0 {
-				if !any {
-					first, any = seq, true
+				if !found {
+					first, found = seq, true
 				}
 				last = seq
 			}
@@ -102,7 +102,7 @@ func (c *lostCheck) conclude() error {
 			}
 			region := Middle
 			switch {
-			case !any || seq > last:
+			case !found || seq > last:
 				region = Suffix
 			case seq < first:
 				region = Prefix

@@ -161,7 +161,7 @@ func TestFlippedBit(t *testing.T) {
 }
 
 // A damaged frame takes only its own events along.
-func TestResynchronises(t *testing.T) {
+func TestResynchronizes(t *testing.T) {
 	events := sends(300)
 	whole := write(t, events, 50)
 	b := bytes.Clone(whole)

@@ -46,7 +46,7 @@ const (
 	purposeFiller = 0x66696c6c65723a63
 )
 
-// mix is the finaliser of splitmix64: a bijection that spreads every bit.
+// mix is the finalizer of splitmix64: a bijection that spreads every bit.
 func mix(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9

@@ -52,7 +52,7 @@ func NewReader(r io.Reader, name string) (*Reader, error) {
 	rd := &Reader{r: bufio.NewReader(r), name: name, want: ^uint64(0), frame: 1}
 	body, damage, err := rd.readFrame()
 	switch {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		rd.pending = &DamageError{File: name, Reason: "the segment is empty", Tail: true}
 		rd.ended = true
 	case err != nil:
@@ -126,7 +126,7 @@ func (r *Reader) Next(e *Event) error {
 func (r *Reader) nextBatch() error {
 	start := r.offset
 	body, damage, err := r.readFrame()
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		r.ended = true
 		return io.EOF
 	}
@@ -163,10 +163,10 @@ func (r *Reader) readFrame() ([]byte, *DamageError, error) {
 	var head [frameHead]byte
 	n, err := io.ReadFull(r.r, head[:])
 	r.offset += int64(n)
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return nil, nil, io.EOF
 	}
-	if err == io.ErrUnexpectedEOF {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
 		r.ended = true
 		return nil, &DamageError{File: r.name, Offset: start, Reason: "the segment ends within a frame head", Tail: true}, nil
 	}
@@ -184,7 +184,7 @@ func (r *Reader) readFrame() ([]byte, *DamageError, error) {
 	body := r.buf[:size]
 	n, err = io.ReadFull(r.r, body)
 	r.offset += int64(n)
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		r.ended = true
 		return nil, &DamageError{File: r.name, Offset: start, Reason: fmt.Sprintf("the segment ends within a frame: %d of %d bytes", n, size), Tail: true}, nil
 	}

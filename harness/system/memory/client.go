@@ -436,6 +436,9 @@ type consumer struct {
 // OpenConsumer implements system.Clients. A consumer reads all partitions, from its group's
 // committed positions.
 func (Clients) OpenConsumer(ctx context.Context, c system.ClientConfig) (system.Consumer, error) {
+	if _, err := parse(c.Settings); err != nil {
+		return nil, err
+	}
 	conn, r, err := connect(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("connect consumer: %w", err)

@@ -76,7 +76,7 @@ func (c *cluster) Nodes() []system.Node {
 func (c *cluster) Endpoints() []string {
 	es := make([]string, len(c.nodes))
 	for i, n := range c.nodes {
-		es[i] = n.l.Addr().String()
+		es[i] = n.address
 	}
 	return es
 }
@@ -122,6 +122,11 @@ func (n *node) serves() bool {
 }
 
 func (c *cluster) Create(_ context.Context, s system.DestinationSpec) error {
+	for name := range s.Settings {
+		if name != "bug" {
+			return fmt.Errorf("create destination %s: no setting is named %q: %w", s.Name, name, system.ErrUsage)
+		}
+	}
 	bug := s.Settings["bug"]
 	if bug == "" {
 		bug = c.spec.Settings["bug"]

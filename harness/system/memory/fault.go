@@ -41,11 +41,17 @@ func (c *cut) Evidence(context.Context) (system.Evidence, error) {
 func (c *cut) Heal(context.Context) error {
 	c.n.mu.Lock()
 	defer c.n.mu.Unlock()
-	if c.n.cut == c {
-		c.n.cut = nil
-		if c.mode == system.BlackHole {
-			c.n.resetAll()
+	if c.n.cut != c {
+		return nil
+	}
+	if c.mode == system.Reset && !c.n.closed {
+		if err := c.n.listen(); err != nil {
+			return err
 		}
+	}
+	c.n.cut = nil
+	if c.mode == system.BlackHole {
+		c.n.resetAll()
 	}
 	return nil
 }
@@ -121,10 +127,15 @@ func (c *cluster) DropResponse(_ context.Context, n system.Node, w system.WireRu
 	return c.arm(n, w, false)
 }
 
-// RefuseRequest implements system.RequestRefuser; every code is answered as a retriable refusal.
-func (c *cluster) RefuseRequest(_ context.Context, n system.Node, w system.WireRule, _ string) (system.Injection, error) {
+// RefuseRequest implements system.RequestRefuser; the one code that is known is a retriable refusal.
+func (c *cluster) RefuseRequest(_ context.Context, n system.Node, w system.WireRule, code string) (system.Injection, error) {
+	if code != codeNotLeader {
+		return nil, fmt.Errorf("refuse requests with %q: only %s is known: %w", code, codeNotLeader, system.ErrUsage)
+	}
 	return c.arm(n, w, true)
 }
+
+const codeNotLeader = "NOT_LEADER_OR_FOLLOWER"
 
 // CutLink implements system.LinkCutter.
 func (c *cluster) CutLink(_ context.Context, n system.Node, mode system.CutMode, dir system.Direction) (system.Injection, error) {
@@ -137,6 +148,7 @@ func (c *cluster) CutLink(_ context.Context, n system.Node, mode system.CutMode,
 	k := &cut{n: m, mode: mode, dir: dir}
 	m.cut = k
 	if mode == system.Reset {
+		_ = m.l.Close() // new connections are refused
 		k.count += int64(m.resetAll())
 	}
 	return k, nil

@@ -126,7 +126,7 @@ func TestSoundUnderFaults(t *testing.T) {
 			return func() { _, _ = c.DropResponse(ctx, l, system.WireRule{Client: "d.", Nth: 1}) }
 		},
 		"request refused": func(c *cluster, l system.Node) func() {
-			return func() { _, _ = c.RefuseRequest(ctx, l, system.WireRule{Nth: 2}, "ANY") }
+			return func() { _, _ = c.RefuseRequest(ctx, l, system.WireRule{Nth: 2}, codeNotLeader) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestNotIdempotentDuplicatesAndReorders(t *testing.T) {
 			_, _ = c.DropResponse(t.Context(), l, system.WireRule{Nth: 1})
 		},
 		"reorders": func(c *cluster, l system.Node) {
-			_, _ = c.RefuseRequest(t.Context(), l, system.WireRule{Nth: 2, Behind: 2}, "ANY")
+			_, _ = c.RefuseRequest(t.Context(), l, system.WireRule{Nth: 2, Behind: 2}, codeNotLeader)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,13 +13,14 @@ import (
 // node is one member: a listener whose address stays for the cluster's life, so that a killed and
 // restarted node is found where it was.
 type node struct {
-	c      *cluster
-	number int
-	name   string
-	l      net.Listener
-	wg     sync.WaitGroup
+	c       *cluster
+	number  int
+	name    string
+	address string
+	wg      sync.WaitGroup
 
 	mu     sync.Mutex
+	l      net.Listener
 	resume *sync.Cond
 	down   bool
 	paused bool
@@ -34,32 +35,40 @@ type node struct {
 func (n *node) Name() string { return n.name }
 
 func newNode(c *cluster, number int) (*node, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("listen for a node: %w: %w", err, system.ErrEnvironment)
-	}
 	n := &node{
-		c: c, number: number, name: fmt.Sprintf("memory-%d", number+1), l: l,
+		c: c, number: number, name: fmt.Sprintf("memory-%d", number+1), address: "127.0.0.1:0",
 		conns: map[net.Conn]bool{}, counts: map[string]*system.WireCounts{},
 	}
 	n.resume = sync.NewCond(&n.mu)
-	n.wg.Go(n.accept)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.listen(); err != nil {
+		return nil, err
+	}
+	n.address = n.l.Addr().String()
 	return n, nil
 }
 
-func (n *node) accept() {
+// listen opens the node's address; n.mu is held.
+func (n *node) listen() error {
+	l, err := net.Listen("tcp", n.address)
+	if err != nil {
+		return fmt.Errorf("listen for a node: %w: %w", err, system.ErrEnvironment)
+	}
+	n.l = l
+	n.wg.Go(func() { n.accept(l) })
+	return nil
+}
+
+func (n *node) accept(l net.Listener) {
 	for {
-		conn, err := n.l.Accept()
+		conn, err := l.Accept()
 		if err != nil {
 			return
 		}
 		n.mu.Lock()
-		refuse := n.down || n.closed || n.cut != nil && n.cut.mode == system.Reset
-		if refuse {
-			if n.cut != nil {
-				n.cut.count++
-			}
-		} else {
+		refuse := n.down || n.closed
+		if !refuse {
 			n.conns[conn] = true
 			n.wg.Go(func() { n.serve(conn) })
 		}
@@ -138,8 +147,8 @@ func (n *node) close() {
 	n.closed = true
 	n.resume.Broadcast()
 	n.resetAll()
-	n.mu.Unlock()
 	_ = n.l.Close()
+	n.mu.Unlock()
 	n.wg.Wait()
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // docker returns the engine and the image of the default version, or skips: in CI their absence is a failure.
-func docker(t *testing.T) (engine *container.Engine, image string) {
+func docker(t testing.TB) (engine *container.Engine, image string) {
 	t.Helper()
 	miss := t.Skipf
 	if os.Getenv("CI") == "true" {
@@ -43,7 +43,7 @@ func docker(t *testing.T) (engine *container.Engine, image string) {
 }
 
 // newCluster starts a cluster and makes sure that nothing of it outlives the test.
-func newCluster(t *testing.T, engine *container.Engine, image string, settings map[string]string) (*Cluster, string) {
+func newCluster(t testing.TB, engine *container.Engine, image string, nodes int) (*Cluster, string) {
 	t.Helper()
 	run := "test-" + strings.ToLower(rand.Text()[:8])
 	t.Cleanup(func() {
@@ -52,7 +52,7 @@ func newCluster(t *testing.T, engine *container.Engine, image string, settings m
 		}
 	})
 	c, err := System{}.Start(t.Context(), system.Spec{
-		Run: run, Version: fixtures.Versions(Name)[0].Number, Image: image, Settings: settings,
+		Run: run, Version: fixtures.Versions(Name)[0].Number, Image: image, Nodes: nodes,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Progress: t.Output(),
 	})
 	if err != nil {
@@ -68,7 +68,7 @@ func newCluster(t *testing.T, engine *container.Engine, image string, settings m
 
 func TestBattery(t *testing.T) {
 	engine, image := docker(t)
-	c, run := newCluster(t, engine, image, nil)
+	c, run := newCluster(t, engine, image, 0)
 	b := systemtest.Bench{
 		Cluster: c, Clients: Clients{}, Seed: 1,
 		Safe:      map[string]string{"min.insync.replicas": "2"},

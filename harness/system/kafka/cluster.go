@@ -26,6 +26,7 @@ type Cluster struct {
 	config  config
 	log     *slog.Logger
 	engine  *container.Engine
+	prefix  string // of the names of its objects
 	network *container.Network
 	nodes   []*Node
 	startup time.Duration

@@ -233,6 +233,16 @@ func BenchmarkLink(b *testing.B) {
 	benchPairs(b, direct, linked)
 }
 
+// BenchmarkLinkKafka does the same with a real broker: one node, so that two cores are enough for both sides. It needs Docker.
+func BenchmarkLinkKafka(b *testing.B) {
+	engine, image := docker(b)
+	c, _ := newCluster(b, engine, image, 1)
+	if err := c.Create(b.Context(), system.DestinationSpec{Name: "t", Partitions: 1}); err != nil {
+		b.Fatal(err)
+	}
+	benchPairs(b, paced(b, kgo.SeedBrokers(c.DirectEndpoints()...)), paced(b, kgo.SeedBrokers(c.Endpoints()...)))
+}
+
 // benchPairs runs the two loads in turns and reports their medians.
 func benchPairs(b *testing.B, direct, linked func() (rate float64, p50 time.Duration)) {
 	direct()

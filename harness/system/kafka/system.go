@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -113,7 +114,7 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 				err = fmt.Errorf("%w: %w", cause, err)
 			}
-			err = errors.Join(err, c.Close(context.WithoutCancel(ctx)))
+			err = errors.Join(err, c.Close(context.WithoutCancel(ctx)), c.sweep(context.WithoutCancel(ctx), spec.Run))
 		}
 	}()
 	_, _ = fmt.Fprintf(spec.Progress, "kafka %s: starting %d nodes\n", spec.Version, spec.Nodes)
@@ -131,6 +132,7 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 // provision makes everything that the nodes need, and the nodes, without starting them.
 func (c *Cluster) provision(ctx context.Context, owner container.Owner, spec system.Spec) error {
 	prefix := "k" + strings.ToLower(rand.Text()[:6]) + "-" // a run may have several clusters
+	c.prefix = prefix
 	network, err := c.engine.NewNetwork(ctx, owner, prefix+"net")
 	if err != nil {
 		return err
@@ -228,6 +230,21 @@ func (n *Node) up(ctx context.Context) error {
 		return fmt.Errorf("%w; log ends:\n%s", err, n.broker.Tail(context.WithoutCancel(ctx), 20))
 	}
 	return nil
+}
+
+// sweep removes what a start that was interrupted has left: objects that the engine made though the call that asked for
+// them had ended.
+func (c *Cluster) sweep(ctx context.Context, run string) error {
+	ctx, cancel := context.WithTimeout(ctx, closeCeiling)
+	defer cancel()
+	objects, err := c.engine.List(ctx)
+	if err != nil {
+		return err
+	}
+	objects = slices.DeleteFunc(objects, func(o container.Object) bool {
+		return o.Owner.Run != run || c.prefix == "" || !strings.Contains(o.Name, "-"+c.prefix)
+	})
+	return c.engine.Remove(ctx, objects)
 }
 
 // closeAll runs the functions at once and joins their errors.

@@ -30,6 +30,7 @@ func Checks() []Check {
 		{"link-black-hole", "in a black hole nothing completes, and all of it after the heal", linkBlackHole},
 		{"response-dropped", "the request passes, the response does not; what is sent again is there twice or not by the client's settings", responseDropped},
 		{"request-refused", "a refused request does not reach the node, and is sent again", requestRefused},
+		{"request-overtaken", "later requests pass a refused one; what is sent again stands behind them or not by the client's settings", requestOvertaken},
 		{"disk-lost", "a node whose disk is gone comes back and is in sync again", diskLost},
 		{"unclean-election", "a replica out of sync leads where nobody does", uncleanElection},
 		{"closed", "closing twice leaves nothing", closed},

@@ -288,6 +288,66 @@ func requestRefused(ctx context.Context, b Bench) error {
 	})
 }
 
+// requestOvertaken refuses a request once two later ones have passed it.
+func requestOvertaken(ctx context.Context, b Bench) error {
+	r, err := need[system.RequestRefuser](b)
+	if err != nil {
+		return err
+	}
+	overtake := func(_ system.LeaderFinder, leader system.Node, l *load) error {
+		i, err := r.RefuseRequest(ctx, leader, system.WireRule{Kind: "produce", Client: l.name, Nth: 3, Behind: 2}, "NOT_LEADER_OR_FOLLOWER")
+		if err != nil {
+			return err
+		}
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for range sent {
+			l.send(ctx, 1)
+			<-tick.C
+		}
+		return errors.Join(bites(ctx, i), l.confirmed(ctx, 2*sent), heals(ctx, i))
+	}
+	if err := struck(ctx, b, "overtaken", 1, nil, func(f system.LeaderFinder, leader system.Node, l *load) error {
+		if err := overtake(f, leader, l); err != nil {
+			return err
+		}
+		if ordered, err := b.ordered(ctx, l); err != nil || !ordered {
+			return fmt.Errorf("in order: %t: %w", ordered, err)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if b.Resending == nil {
+		return nil
+	}
+	return struck(ctx, b, "overtaken-resent", 0, b.Resending, func(f system.LeaderFinder, leader system.Node, l *load) error {
+		if err := overtake(f, leader, l); err != nil {
+			return err
+		}
+		if ordered, err := b.ordered(ctx, l); err != nil || ordered {
+			return fmt.Errorf("nothing was overtaken: %w", err)
+		}
+		return nil
+	})
+}
+
+// ordered says whether the first occurrences of l's messages stand in the order they were sent.
+func (b Bench) ordered(ctx context.Context, l *load) (bool, error) {
+	s, err := b.read(ctx, l.name)
+	if err != nil {
+		return false, err
+	}
+	var next uint64
+	for _, id := range s.order {
+		if id.Seq > next {
+			return false, nil
+		}
+		next = max(next, id.Seq+1)
+	}
+	return true, nil
+}
+
 func diskLost(ctx context.Context, b Bench) error {
 	d, err := need[system.Diskful](b)
 	if err != nil {

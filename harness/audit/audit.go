@@ -24,14 +24,8 @@ func Audit(h ledger.Header, open Open) (Verdict, error) {
 		return Verdict{}, fmt.Errorf("audit %s: %w", armName(h), err)
 	}
 	verdict := a.judge()
-	if len(verdict.Findings) > 0 {
-		if id, ok := storyOf(verdict.Findings); ok {
-			story, err := Tell(h, open, id)
-			if err != nil {
-				return Verdict{}, err
-			}
-			verdict.StoryOf, verdict.Story = &id, &story
-		}
+	if err := tellSamples(h, open, v, &verdict); err != nil {
+		return Verdict{}, err
 	}
 	return verdict, nil
 }
@@ -134,7 +128,7 @@ type auditor struct {
 
 func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
 	a := &auditor{
-		header: h, open: open, survey: v, index: newIndex(), pulse: newPulse(), primaryFlag: storedRaw,
+		header: h, open: open, survey: v, index: newIndex(), pulse: newPulse(v), primaryFlag: storedRaw,
 		findings: findings{byKey: map[findingKey]*Finding{}}, ran: map[string]int{},
 	}
 	raw := false
@@ -264,6 +258,9 @@ func (a *auditor) complete(s *segment, e *ledger.Event) {
 		if v.firstStrike != math.MaxInt64 && e.Sent <= v.lastHeal && (e.At > v.lastHeal || inWindow && e.Outcome == ledger.InDoubt) {
 			a.tally.duringSilent++
 		}
+	}
+	if first && e.Outcome != ledger.OK {
+		a.pulse.unconfirmed(e.Outcome, e.At)
 	}
 	switch e.Outcome {
 	case ledger.OK:

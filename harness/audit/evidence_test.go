@@ -319,3 +319,44 @@ func TestLivenessOfSilence(t *testing.T) {
 		t.Errorf("longest gap %s", v.Liveness.LongestGap)
 	}
 }
+
+func TestSeries(t *testing.T) {
+	// Confirms every 100 ms, none in the third slice, a refusal and a timeout in the fourth.
+	x := history{send: "ok ok ok ok ok fail info ok", store: "0 1 2 3 4 7"}.then(nil, func(js []journal) {
+		times := []int64{100, 200, 300, 400, 450, 760, 770, 780}
+		each(js, func(e *ledger.Event) {
+			if e.Kind == ledger.Complete {
+				e.At = times[e.Seq] * ms
+				e.Sent = e.At - int64(e.Seq+1)*10*ms
+			}
+		})
+	})
+	v := x.audit(t)
+	want := []Bucket{
+		{At: 0, Confirmed: 2, Max: 20 * time.Millisecond},
+		{At: BucketWidth, Confirmed: 3, Max: 50 * time.Millisecond},
+		{At: 2 * BucketWidth},
+		{At: 3 * BucketWidth, Confirmed: 1, Refused: 1, InDoubt: 1, Max: 80 * time.Millisecond},
+	}
+	medians := []time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 0, 80 * time.Millisecond}
+	got := slices.Clone(v.Liveness.Series)
+	for i := range got {
+		if i < len(medians) && (got[i].P50 < medians[i]*88/100 || got[i].P50 > medians[i]*112/100) {
+			t.Errorf("slice %d: median %s, want %s", i, got[i].P50, medians[i])
+		}
+		got[i].P50 = 0
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestMedianWithinTenPercent(t *testing.T) {
+	for us := int64(1); us < 4e9; us = us*21/20 + 1 {
+		s := slice{confirmed: 1, max: 1 << 62}
+		s.latencies[latencyClass(us*1000)]++
+		if got := float64(s.median().Microseconds()); us > 8 && (got < float64(us)*0.88 || got > float64(us)*1.12) {
+			t.Errorf("%d us reads as %v", us, got)
+		}
+	}
+}

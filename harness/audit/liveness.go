@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -19,22 +20,83 @@ func init() {
 // Latencies are kept in microseconds up to an hour, to three digits.
 const maxLatency = int64(time.Hour / time.Microsecond)
 
-// bucket is how finely confirms are sorted by time: gaps shorter than that are not told apart.
-const bucket = int64(10 * time.Millisecond)
+// A slice of the load is cut into ticks: confirms nearer than a tick are not told apart when looking
+// for gaps.
+const (
+	width = int64(BucketWidth)
+	ticks = 25
+	tick  = width / ticks
+)
 
-// pulse measures confirms as they come, in any order.
+// slice is what completed in one slice of the load: about 1 KiB, so that an hour costs 15 MiB.
+type slice struct {
+	confirmed, refused, inDoubt int
+	max                         int64 // ns
+	latencies                   [latencyClasses]uint32
+	busy                        uint32          // ticks with a confirm, a bit each
+	edges                       [ticks][2]int64 // first and last confirm of each such tick
+}
+
+// latencyClasses is four a power of two, from 1 us to an hour: a median within 10 %. The
+// percentiles of the whole are measured apart, and better.
+const latencyClasses = 4 * 32
+
+func latencyClass(ns int64) int {
+	us := uint64(max(ns/1000, 1))
+	top := bits.Len64(us) - 1
+	return min(4*top+int(us<<2>>top&3), latencyClasses-1)
+}
+
+// median returns the middle of the class that holds the middle confirm.
+func (s *slice) median() time.Duration {
+	left := (s.confirmed + 1) / 2
+	for c, n := range s.latencies {
+		left -= int(n)
+		if left <= 0 && n > 0 {
+			low := float64(uint64(1)<<(c/4)) * (1 + float64(c%4)/4)
+			mid := low * (1 + 1/float64(2*(4+c%4)))
+			return min(time.Duration(mid*float64(time.Microsecond)), time.Duration(s.max))
+		}
+	}
+	return 0
+}
+
+// pulse measures completions as they come, in any order.
 type pulse struct {
 	before, during, after *hdrhistogram.Histogram // nil while empty
-	buckets               map[int64]*[2]int64     // time / bucket -> first and last confirm in it
-	lastBucket            int64
-	lastSpan              *[2]int64
+	origin                int64                   // where the slices are counted from
+	slices                map[int64]*slice
+	last                  *slice
+	lastNumber            int64
 	firstSend, lastSend   int64 // of anything
 	firstConfirm          int64 // of a send after the last strike
 	confirmedBefore       int64
 }
 
-func newPulse() *pulse {
-	return &pulse{buckets: map[int64]*[2]int64{}, firstSend: math.MaxInt64, firstConfirm: math.MaxInt64}
+func newPulse(v *survey) *pulse {
+	p := &pulse{slices: map[int64]*slice{}, firstSend: math.MaxInt64, firstConfirm: math.MaxInt64}
+	if v.loadAt != math.MaxInt64 {
+		p.origin = v.loadAt
+	}
+	return p
+}
+
+// slice returns the slice of a time, and the time within it.
+func (p *pulse) slice(at int64) (*slice, int64) {
+	since := at - p.origin
+	n := since / width
+	if since < 0 {
+		n = (since - width + 1) / width
+	}
+	if p.last == nil || n != p.lastNumber {
+		s := p.slices[n]
+		if s == nil {
+			s = new(slice)
+			p.slices[n] = s
+		}
+		p.last, p.lastNumber = s, n
+	}
+	return p.last, since - n*width
 }
 
 func (p *pulse) send(at int64) {
@@ -45,17 +107,19 @@ func (p *pulse) send(at int64) {
 // confirm takes the first confirm of a message. A send is before, during or after by when it was
 // sent: before the first strike, after the last heal, or in between.
 func (p *pulse) confirm(v *survey, sent, at int64) {
-	b := at / bucket
-	if p.lastSpan == nil || b != p.lastBucket {
-		s := p.buckets[b]
-		if s == nil {
-			s = &[2]int64{at, at}
-			p.buckets[b] = s
-		}
-		p.lastBucket, p.lastSpan = b, s
+	s, within := p.slice(at)
+	s.confirmed++
+	t := min(max(within/tick, 0), ticks-1)
+	if s.busy&(1<<t) == 0 {
+		s.busy |= 1 << t
+		s.edges[t] = [2]int64{at, at}
 	}
-	p.lastSpan[0] = min(p.lastSpan[0], at)
-	p.lastSpan[1] = max(p.lastSpan[1], at)
+	s.edges[t][0] = min(s.edges[t][0], at)
+	s.edges[t][1] = max(s.edges[t][1], at)
+	if sent != 0 {
+		s.max = max(s.max, at-sent)
+		s.latencies[latencyClass(at-sent)]++
+	}
 	if at < v.firstStrike {
 		p.confirmedBefore++
 	}
@@ -89,10 +153,40 @@ func latency(h *hdrhistogram.Histogram) Latency {
 	}
 }
 
+// unconfirmed takes the first Complete of a message that is no confirm.
+func (p *pulse) unconfirmed(o ledger.Outcome, at int64) {
+	s, _ := p.slice(at)
+	if o == ledger.Failed {
+		s.refused++
+	} else {
+		s.inDoubt++
+	}
+}
+
+// maxSeries bounds the slices that are listed with the empty ones in between: 3 hours of load.
+const maxSeries = 1 << 16
+
+// series lists the slices from the first to the last, the empty ones too: a gap is to be seen.
+func (p *pulse) series(loadAt int64) []Bucket {
+	numbers := slices.Sorted(maps.Keys(p.slices))
+	var out []Bucket
+	for i, n := range numbers {
+		at := func(n int64) time.Duration { return time.Duration(n*width + p.origin - loadAt) }
+		if i > 0 && n-numbers[0] < maxSeries {
+			for m := numbers[i-1] + 1; m < n; m++ {
+				out = append(out, Bucket{At: at(m)})
+			}
+		}
+		s := p.slices[n]
+		out = append(out, Bucket{At: at(n), Confirmed: s.confirmed, Refused: s.refused, InDoubt: s.inDoubt, P50: s.median(), Max: time.Duration(s.max)})
+	}
+	return out
+}
+
 // liveness sums up. The longest gap runs from the last confirm at or before the first strike, or else
 // from the strike or the first send, to the last send.
 func (p *pulse) liveness(v *survey) Liveness {
-	l := Liveness{Before: latency(p.before), During: latency(p.during), After: latency(p.after), FirstSuccess: -1}
+	l := Liveness{Before: latency(p.before), During: latency(p.during), After: latency(p.after), FirstSuccess: -1, Series: p.series(v.loadAt)}
 	if p.firstConfirm != math.MaxInt64 && v.lastStrike != math.MaxInt64 {
 		l.FirstSuccess = time.Duration(p.firstConfirm - v.lastStrike)
 	}
@@ -115,15 +209,19 @@ func (p *pulse) liveness(v *survey) Liveness {
 			l.LongestGap, l.GapFrom = d, from
 		}
 	}
-	for _, b := range slices.Sorted(maps.Keys(p.buckets)) {
-		s := p.buckets[b]
-		if s[0] > start {
-			gap(s[0])
-		}
-		if s[1] <= start || s[0] > start {
-			from = s[1]
-		} else {
-			from = start // the bucket of the strike itself
+	for _, n := range slices.Sorted(maps.Keys(p.slices)) {
+		for t, s := range p.slices[n].edges {
+			switch {
+			case p.slices[n].busy&(1<<t) == 0:
+				continue
+			case s[0] > start:
+				gap(s[0])
+				from = s[1]
+			case s[1] <= start:
+				from = s[1]
+			default:
+				from = start // the tick of the strike itself
+			}
 		}
 	}
 	gap(math.MaxInt64)

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -10,14 +11,29 @@ import (
 	"conform/harness/ledger"
 )
 
-// storyOf picks the message whose story is told first: the first sample of the worst finding.
-func storyOf(fs []Finding) (ledger.MessageID, bool) {
-	for _, f := range fs {
-		if len(f.Sample) > 0 {
-			return f.Sample[0], true
+// tellSamples adds the stories of all samples to a verdict. The first sample of the worst finding is
+// the one to be told first.
+func tellSamples(h ledger.Header, open Open, v *survey, verdict *Verdict) error {
+	var ids []ledger.MessageID
+	seen := map[ledger.MessageID]bool{}
+	for _, f := range verdict.Findings {
+		for _, id := range f.Sample {
+			if !seen[id] {
+				seen[id] = true
+				ids = append(ids, id)
+			}
 		}
 	}
-	return ledger.MessageID{}, false
+	if len(ids) == 0 {
+		return nil
+	}
+	stories, err := tell(h, open, v, ids)
+	if err != nil {
+		return err
+	}
+	verdict.Stories = stories
+	verdict.StoryOf, verdict.Story = &stories[0].ID, &stories[0]
+	return nil
 }
 
 // around is how far from a message's own events a strike or heal still belongs to its story.
@@ -26,37 +42,91 @@ const around = 30 * time.Second
 // Tell returns the whole story of one message, with the injections and heals around it and what
 // stands at its position now. The error is about us, as Audit's.
 func Tell(h ledger.Header, open Open, id ledger.MessageID) (Story, error) {
-	t := teller{header: h, id: id}
-	var err error
-	if t.survey, err = takeSurvey(open); err == nil {
-		_, err = scan(open, t.see)
-	}
-	if err == nil && t.place.Offset >= 0 && t.flags&confirmed != 0 && !t.foundAtPlace {
-		_, err = scan(open, t.seeOccupant, ledger.Stored)
-	}
+	v, err := takeSurvey(open)
 	if err != nil {
 		return Story{}, fmt.Errorf("tell the story of %s in %s: %w", id, armName(h), err)
 	}
-	return t.story(), nil
+	stories, err := tell(h, open, v, []ledger.MessageID{id})
+	if err != nil {
+		return Story{}, err
+	}
+	return stories[0], nil
+}
+
+// tell makes one pass for the stories of any number of messages, and one more if what stands at the
+// position of a lost one is to be found.
+func tell(h ledger.Header, open Open, v *survey, ids []ledger.MessageID) ([]Story, error) {
+	tellers := make([]*teller, len(ids))
+	byStream := map[uint32][]*teller{} // by seq
+	for i, id := range ids {
+		tellers[i] = &teller{header: h, id: id, survey: v}
+		byStream[id.Stream] = append(byStream[id.Stream], tellers[i])
+	}
+	for _, ts := range byStream {
+		slices.SortFunc(ts, func(a, b *teller) int { return cmp.Compare(a.id.Seq, b.id.Seq) })
+	}
+	firstSend := int64(math.MaxInt64)
+	_, err := scan(open, func(s *segment, e *ledger.Event) {
+		if e.Kind == ledger.Invoke {
+			firstSend = min(firstSend, e.At)
+		}
+		ts := byStream[e.Stream]
+		if len(ts) == 0 {
+			return
+		}
+		to := e.Seq + 1
+		if e.Kind == ledger.Invoke || e.Kind == ledger.TxnEnd {
+			to = e.To
+		}
+		i, _ := slices.BinarySearchFunc(ts, e.Seq, func(t *teller, seq uint64) int { return cmp.Compare(t.id.Seq, seq) })
+		for ; i < len(ts) && ts[i].id.Seq < to; i++ {
+			ts[i].see(s, e)
+		}
+	})
+	byPlace := map[ledger.Position][]*teller{}
+	for _, t := range tellers {
+		if t.flags&placed != 0 && !slices.Contains(t.seenAt, t.place) {
+			byPlace[t.place] = append(byPlace[t.place], t)
+		}
+	}
+	if err == nil && len(byPlace) > 0 {
+		_, err = scan(open, func(_ *segment, e *ledger.Event) {
+			if e.Kind == ledger.Stored {
+				for _, t := range byPlace[e.Pos] {
+					t.seeOccupant(e)
+				}
+			}
+		}, ledger.Stored)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tell stories of %s: %w", armName(h), err)
+	}
+	if v.loadAt == math.MaxInt64 && firstSend != math.MaxInt64 {
+		v.loadAt = firstSend
+	}
+	stories := make([]Story, len(tellers))
+	for i, t := range tellers {
+		stories[i] = t.story()
+	}
+	return stories, nil
 }
 
 // teller gathers one story.
 type teller struct {
-	header       ledger.Header
-	id           ledger.MessageID
-	survey       *survey
-	lines        []StoryLine
-	flags        flags
-	invoked      bool
-	writer       string
-	sent         int64 // when it was handed to the client, 0 = unknown
-	from, to     int64 // of its own events before the final read
-	place        ledger.Position
-	foundAtPlace bool
-	raw          []ledger.Position // where it was found in the primary view
-	occupants    []occupant
-	firstSend    int64
-	wrong        []string // what is wrong with a stored copy
+	header    ledger.Header
+	id        ledger.MessageID
+	survey    *survey
+	lines     []StoryLine
+	flags     flags
+	invoked   bool
+	writer    string
+	sent      int64 // when it was handed to the client, 0 = unknown
+	from, to  int64 // of its own events before the final read
+	place     ledger.Position
+	seenAt    []ledger.Position // in any view
+	raw       []ledger.Position // where it was found in the primary view
+	occupants []occupant
+	wrong     []string // what is wrong with a stored copy
 }
 
 // occupant is what stands at the message's position, and in which views.
@@ -76,19 +146,13 @@ func (t *teller) own(at int64) {
 	t.to = max(t.to, at)
 }
 
+// see takes an event that is about the message, or covers it.
 func (t *teller) see(s *segment, e *ledger.Event) {
-	if e.Kind == ledger.Invoke && (t.firstSend == 0 || e.At < t.firstSend) {
-		t.firstSend = e.At
-	}
-	if e.Stream != t.id.Stream {
-		return
-	}
-	covers := e.Seq <= t.id.Seq && t.id.Seq < e.To
-	if e.Kind == ledger.TxnEnd && covers {
+	switch e.Kind {
+	case ledger.TxnEnd:
 		t.own(e.At)
 		t.line(e.At, "committed", "its transaction (messages %d..%d) ended: %s", e.Seq, e.To-1, map[ledger.Outcome]string{ledger.OK: "committed", ledger.Failed: "aborted", ledger.InDoubt: "in doubt"}[e.Outcome])
-	}
-	if e.Kind == ledger.Invoke && covers {
+	case ledger.Invoke:
 		t.invoked, t.writer = true, s.title()
 		t.own(e.At)
 		key := ledger.KeyOf(t.header.Seed, t.id, t.header.Workload.Keys)
@@ -98,11 +162,6 @@ func (t *teller) see(s *segment, e *ledger.Event) {
 			to = fmt.Sprintf(" for %s partition %d", d.Name, ledger.PartitionOf(key, d.Partitions))
 		}
 		t.line(e.At, "sent", "%s was about to hand it to its client: message %d of stream %d, %s%s", s.title(), t.id.Seq, t.id.Stream, ledger.KeyName(key), to)
-	}
-	if e.Seq != t.id.Seq {
-		return
-	}
-	switch e.Kind {
 	case ledger.Complete:
 		t.complete(s, e)
 	case ledger.Claimed:
@@ -116,9 +175,7 @@ func (t *teller) see(s *segment, e *ledger.Event) {
 			return
 		}
 		t.flags |= storedRaw << e.View
-		if e.Pos == t.place {
-			t.foundAtPlace = true
-		}
+		t.seenAt = append(t.seenAt, e.Pos)
 		if e.View == ledger.ViewRaw && !slices.Contains(t.raw, e.Pos) {
 			t.raw = append(t.raw, e.Pos)
 		}
@@ -237,10 +294,7 @@ func (t *teller) defects(e *ledger.Event) string {
 }
 
 // seeOccupant looks for what stands where the message was confirmed to be.
-func (t *teller) seeOccupant(_ *segment, e *ledger.Event) {
-	if e.Kind != ledger.Stored || e.Pos != t.place || len(t.occupants) >= 3 {
-		return
-	}
+func (t *teller) seeOccupant(e *ledger.Event) {
 	who := "an unreadable record"
 	switch {
 	case e.Stream != 0:
@@ -259,9 +313,6 @@ func (t *teller) seeOccupant(_ *segment, e *ledger.Event) {
 }
 
 func (t *teller) story() Story {
-	if t.survey.loadAt == math.MaxInt64 {
-		t.survey.loadAt = t.firstSend
-	}
 	s := Story{ID: t.id}
 	if len(t.lines) == 0 {
 		s.Title = fmt.Sprintf("message %s: nothing in this ledger is about it", t.id)

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -121,5 +122,30 @@ func TestCompare(t *testing.T) {
 	checks["new"] = 1
 	if d := Compare(h, p, checks); len(d) != 7 {
 		t.Errorf("%d differences: %q", len(d), d)
+	}
+}
+
+// The verdict holds the stories of all samples, whatever the order of the segments.
+func TestStoriesOfAllSamples(t *testing.T) {
+	h, js := history{send: "ok ok ok sent-ok sent ok@5 ok", store: "0 1 2 2 - 6 5"}.build(t)
+	for range len(js) {
+		js = append(js[1:], js[0])
+		open := opener(t, js)
+		v, err := Audit(h, open)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := summary(v); got != "lost(confirmed)/broker=1! lost(claimed)/client-buffer=1! duplicate-store=1! reordered-store=1!" {
+			t.Fatal(got)
+		}
+		if len(v.Stories) != 4 || v.Stories[0].ID.Seq != 3 || v.Stories[1].ID.Seq != 4 || v.Stories[2].ID.Seq != 2 || v.Stories[3].ID.Seq != 5 {
+			t.Errorf("stories %+v", v.Stories)
+		}
+		for _, s := range v.Stories {
+			one, err := Tell(h, open, s.ID)
+			if err != nil || !reflect.DeepEqual(one, s) {
+				t.Errorf("told alone: %+v, told among others: %+v", one, s)
+			}
+		}
 	}
 }

@@ -37,7 +37,7 @@ type slice struct {
 	edges                       [ticks][2]int64 // first and last confirm of each such tick
 }
 
-// latencyClasses is four a power of two, from 1 us to an hour: a median within 10 %. The
+// latencyClasses is four a power of two, from 1 us to an hour: a median within an eighth. The
 // percentiles of the whole are measured apart, and better.
 const latencyClasses = 4 * 32
 

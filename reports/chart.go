@@ -12,6 +12,7 @@ import (
 // of the plan. All numbers are SVG user units.
 type chart struct {
 	Width, Height int
+	Bottom        float64 // of the lanes
 	Lanes         []lane
 	Bands         []band
 	Marks         []mark
@@ -59,7 +60,7 @@ const (
 	markTop     = 34.0
 	laneHeight  = 104.0
 	laneGap     = 34.0
-	firstLane   = 62.0
+	firstLane   = 82.0
 	minLatency  = 0.1 // ms, the floor of the logarithmic lane
 	labelHeight = 15.0
 )
@@ -82,7 +83,8 @@ func newChart(r Repeat) *chart {
 		return math.Round(10*(chartLeft+(chartRight-chartLeft)*float64(at)/float64(end))) / 10
 	}
 
-	c := &chart{Width: chartWidth, Height: int(firstLane + 2*laneHeight + laneGap + 34)}
+	bottom := firstLane + 2*laneHeight + laneGap
+	c := &chart{Width: chartWidth, Height: int(bottom) + 26, Bottom: bottom}
 	rate, latency := lane{Title: "confirmed per second", Top: firstLane}, lane{Title: "send to confirm, p50", Top: firstLane + laneHeight + laneGap}
 	rate.Bottom, latency.Bottom = rate.Top+laneHeight, latency.Top+laneHeight
 

@@ -130,6 +130,7 @@ func TestLostTable(t *testing.T) {
 		{"confirmed and claimed", completed | confirmed | claimed, true, broker},
 		{"confirmed below the start", completed | confirmed | placed | belowStart, true, findingKey{Lost, "confirmed", Expired}},
 		{"confirmed, never invoked", completed | confirmed, false, findingKey{}},
+		{"confirmed and refused", completed | confirmed | refused, true, findingKey{}},
 		{"in doubt and claimed", completed | claimed, true, buffer},
 		{"open and claimed", claimed, true, buffer},
 		{"claimed, never invoked", claimed, false, never},

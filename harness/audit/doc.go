@@ -4,6 +4,10 @@
 // It is pure: no os, net, os/exec, clock or log. A verdict is never a panic, an exit or a log
 // line; an error is about us (a ledger that cannot be read), never about the broker.
 //
-//	v, err := audit.Audit(header, segments)
+// A ledger is read in passes: one over the rare events (strikes, heals, ends of reads), the main one
+// with a few bits a message, and further ones only if something was found.
+//
+//	open := func() ([]audit.Source, error) { ... } // all segments, from their beginning
+//	v, err := audit.Audit(header, open)
 //	if err == nil && v.Arm == audit.Held { ... }
 package audit

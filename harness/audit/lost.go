@@ -25,14 +25,14 @@ type lostCheck struct{ a *auditor }
 //	failed       sent                                   (claimed)/never-published: refused, and the caller was told "sent"
 //	in doubt     none    or failed                      not lost: nobody said that it would be there
 //	failed       none    or failed                      not lost
-//	ok           any     never invoked                  not judged: such a ledger contradicts itself
+//	ok           any     never invoked, or refused too  not judged: such a ledger contradicts itself
 //
 // A broker's confirm outweighs the claim: the loss is then the broker's, whatever the caller heard.
 func lostAs(f flags, invoked bool) (findingKey, bool) {
 	switch {
 	case f&stored != 0:
 		return findingKey{}, false
-	case f&confirmed != 0 && !invoked:
+	case f&confirmed != 0 && (!invoked || f&refused != 0):
 		return findingKey{}, false
 	case f&confirmed != 0 && f&belowStart != 0:
 		return findingKey{Lost, "confirmed", Expired}, true

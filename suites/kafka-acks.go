@@ -29,14 +29,15 @@ func init() {
 // Client and topic settings of kafka-acks by the names that Kafka documents.
 var (
 	// safe is the guarded producer: acks=all and idempotent, which are the defaults of the Java
-	// client since 3.0 (KIP-679) and of franz-go.
-	safe = map[string]string{"acks": "all", "idempotence": "true"}
+	// client since 3.0 (KIP-679) and of franz-go. The requests in flight are set in every arm, since
+	// franz-go falls back to one where idempotence is off.
+	safe = map[string]string{"acks": "all", "idempotence": "true", "in.flight": "5"}
 	// minInSync2 keeps a confirm on two brokers at least.
 	minInSync2 = map[string]string{"min.insync.replicas": "2"}
 )
 
 // noIdempotence is what acks=0 and acks=1 drag along: the idempotent producer requires acks=all (KIP-98).
-var noIdempotence = []string{"idempotence=false (required by the producer)"}
+var noIdempotence = []string{"idempotence=false (the idempotent producer requires acks=all)"}
 
 // struck is how many sends each arm must have in the state that the fault is about.
 const struck = 200
@@ -102,7 +103,10 @@ func leaderKilled() harness.Scenario {
 				Client:      map[string]string{"acks": "0", "idempotence": "false", "in.flight": "5"},
 				Destination: minInSync2,
 				Producer:    harness.Producer{Claim: harness.AtWritten},
-				Break:       &harness.Break{Knob: "acks=0", Forces: noIdempotence, Place: "store", Anomaly: "lost", Attribution: "client-buffer"},
+				Break: &harness.Break{
+					Knob: "acks=0", Forces: append([]string{"\"sent\" is said once the request is written, for nothing ever confirms it"}, noIdempotence...),
+					Place: "store", Anomaly: "lost", Attribution: "client-buffer",
+				},
 				// Nothing ever confirms; that 200 went into the frozen socket is a gate of the plan.
 				During: ledger.During{MaxConfirmed: new(0)},
 			},
@@ -299,7 +303,7 @@ func responseLost() harness.Scenario {
 		Sources: []string{"KIP-98 (idempotent producer)"},
 		Targets: map[string]plan.Role{"leader": plan.Leader},
 		Arms: []harness.Arm{
-			guardedArm(ledger.During{}, map[string]string{"acks": "all", "idempotence": "true", "in.flight": "5"}, minInSync2),
+			guardedArm(ledger.During{}, safe, minInSync2),
 			{
 				Name: "not-idempotent", Role: harness.Control,
 				Client:      map[string]string{"acks": "all", "idempotence": "false", "in.flight": "5"},
@@ -335,12 +339,12 @@ func retryReorder() harness.Scenario {
 		},
 		Targets: map[string]plan.Role{"leader": plan.Leader},
 		Arms: []harness.Arm{
-			guardedArm(ledger.During{}, map[string]string{"acks": "all", "idempotence": "true", "in.flight": "5"}, minInSync2),
+			guardedArm(ledger.During{}, safe, minInSync2),
 			{
 				Name: "not-idempotent", Role: harness.Control,
 				Client:      map[string]string{"acks": "all", "idempotence": "false", "in.flight": "5"},
 				Destination: minInSync2,
-				Break:       &harness.Break{Knob: "idempotence=false, 5 in flight", Place: "store", Anomaly: "reordered-store"},
+				Break:       &harness.Break{Knob: "idempotence=false", Place: "store", Anomaly: "reordered-store"},
 			},
 		},
 		Steps: []plan.Step{
@@ -362,7 +366,7 @@ func retryReorder() harness.Scenario {
 func unflushedExit() harness.Scenario {
 	// 1.5 linger times of records at 2,000/s: the first second's batch is gone, the rest is buffered.
 	const messages = 3000
-	client := map[string]string{"acks": "all", "idempotence": "true", "linger.ms": "1000"}
+	client := map[string]string{"acks": "all", "idempotence": "true", "in.flight": "5", "linger.ms": "1000"}
 	incarnations := func(end harness.Ending) []harness.Incarnation {
 		return []harness.Incarnation{{Messages: messages, End: end}, {Messages: messages, End: harness.EndKill}, {Messages: messages, End: harness.EndFlush}}
 	}

@@ -85,7 +85,7 @@ func (c *conn) run() {
 	c.node = node
 	c.mu.Unlock()
 	select {
-	case <-c.done: // reset came while dialling and has not seen the socket
+	case <-c.done: // reset came during the dial and has not seen the socket
 		hardClose(node)
 		return
 	default:

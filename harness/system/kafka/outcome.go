@@ -150,7 +150,7 @@ func errorClass(err error) string {
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return "cancelled"
+		return "canceled"
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return "timeout"
 	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):

@@ -26,7 +26,7 @@ func TestOutcome(t *testing.T) {
 	const ok, no = ledger.Failed, ledger.InDoubt
 	for _, c := range []struct {
 		err                                    error
-		idempotent, pipelined, retrying, once_ ledger.Outcome
+		idempotent, pipelined, retrying, sentOnce ledger.Outcome
 		class                                  string
 	}{
 		{errNotTaken, ok, ok, ok, ok, "not-taken"},
@@ -45,7 +45,7 @@ func TestOutcome(t *testing.T) {
 		{fmt.Errorf("%w, last err: %w", kgo.ErrRecordTimeout, kerr.NotEnoughReplicas), no, no, no, no, "delivery-timeout"},
 		{kgo.ErrClientClosed, no, no, no, no, "client-closed"},
 		{kgo.ErrAborting, no, no, no, no, "aborted"},
-		{context.Canceled, no, no, no, no, "cancelled"},
+		{context.Canceled, no, no, no, no, "canceled"},
 		{context.DeadlineExceeded, no, no, no, no, "timeout"},
 		{io.ErrUnexpectedEOF, no, no, no, no, "unexpected EOF"},
 		{io.EOF, no, no, no, no, "connection-closed"},
@@ -54,7 +54,7 @@ func TestOutcome(t *testing.T) {
 		for name, p := range map[string]struct {
 			sending sending
 			want    ledger.Outcome
-		}{"idempotent": {idempotent, c.idempotent}, "pipelined": {pipelined, c.pipelined}, "retrying": {retrying, c.retrying}, "once": {once, c.once_}} {
+		}{"idempotent": {idempotent, c.idempotent}, "pipelined": {pipelined, c.pipelined}, "retrying": {retrying, c.retrying}, "once": {once, c.sentOnce}} {
 			want := system.Receipt{Outcome: p.want, Offset: -1, Err: c.class}
 			if got := p.sending.failed(c.err); got != want {
 				t.Errorf("%v, %s: %+v, want %+v", c.err, name, got, want)

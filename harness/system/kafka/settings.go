@@ -38,7 +38,7 @@ const featurePrefix = "feature."
 
 // base are the broker settings that differ from Kafka's defaults whatever the timing.
 var base = map[string]string{
-	"auto.create.topics.enable":  "false", // a misspelt topic must not look like an empty one
+	"auto.create.topics.enable":  "false", // a misspelled topic must not look like an empty one
 	"default.replication.factor": "3",
 	// Leadership moves only by a fault or a scenario's step, never by the balancer's five-minute timer.
 	"auto.leader.rebalance.enable":                     "false",

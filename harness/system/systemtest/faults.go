@@ -83,7 +83,7 @@ func paused(ctx context.Context, b Bench) error {
 	if err != nil {
 		return err
 	}
-	return struck(ctx, b, "paused", 1, nil, func(f system.LeaderFinder, leader system.Node, l *load) error {
+	return struck(ctx, b, "paused", 1, nil, func(_ system.LeaderFinder, leader system.Node, l *load) error {
 		proof, err := p.Pause(ctx, leader)
 		if err != nil || proof == "" {
 			return fmt.Errorf("paused with proof %q: %w", proof, err)

@@ -25,9 +25,9 @@ var (
 func TestOutcome(t *testing.T) {
 	const ok, no = ledger.Failed, ledger.InDoubt
 	for _, c := range []struct {
-		err                                    error
+		err                                       error
 		idempotent, pipelined, retrying, sentOnce ledger.Outcome
-		class                                  string
+		class                                     string
 	}{
 		{errNotTaken, ok, ok, ok, ok, "not-taken"},
 		{kgo.ErrMaxBuffered, ok, ok, ok, ok, "buffer-full"},

@@ -194,7 +194,7 @@ func (a *auditor) see(s *segment, e *ledger.Event) {
 	case ledger.Invoke:
 		if e.To > e.Seq && e.Stream != 0 {
 			a.pulse.send(e.At)
-			a.index.stream(e.Stream).invoke(span{from: e.Seq, to: e.To, at: e.At, epoch: a.survey.epoch(e.At)})
+			a.index.stream(e.Stream).invoke(span{from: e.Seq, to: e.To, epoch: a.survey.epoch(e.At)})
 		} else {
 			a.contradiction("%s: an invoke covers %d/%d..%d", s.title(), e.Stream, e.Seq, e.To)
 		}

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"maps"
 	"math/bits"
 	"slices"
@@ -41,7 +42,6 @@ type page [pageSize]flags
 // span is a run of messages of one stream that were invoked between the same two boundaries.
 type span struct {
 	from, to uint64
-	at       int64
 	epoch    int
 }
 
@@ -79,15 +79,7 @@ func (s *stream) invoke(sp span) {
 
 // settleSpans sorts the spans and merges overlaps, so that each message is counted once.
 func (s *stream) settleSpans() {
-	slices.SortFunc(s.spans, func(a, b span) int {
-		switch {
-		case a.from < b.from:
-			return -1
-		case a.from > b.from:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(s.spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	out := s.spans[:0]
 	var end uint64
 	for _, sp := range s.spans {

@@ -335,15 +335,7 @@ func (t *teller) story() Story {
 			}
 		}
 	}
-	slices.SortStableFunc(t.lines, func(a, b StoryLine) int {
-		switch {
-		case a.At < b.At:
-			return -1
-		case a.At > b.At:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(t.lines, func(a, b StoryLine) int { return cmp.Compare(a.At, b.At) })
 	end := t.lines[len(t.lines)-1].At
 	if t.flags&stored == 0 {
 		t.absent(&end)
@@ -351,7 +343,6 @@ func (t *teller) story() Story {
 	title, text := t.verdict()
 	t.line(end, "verdict", "%s", text)
 	s.Title = fmt.Sprintf("message %s: %s", t.id, title)
-	// The first line is where time begins, also for what an audit of no strike would lack.
 	first := t.lines[0].At
 	for i := range t.lines {
 		t.lines[i].Since = time.Duration(t.lines[i].At - first)

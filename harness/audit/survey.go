@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -22,9 +23,9 @@ type injection struct {
 // txn is one ended transaction.
 type txn struct {
 	from, to uint64
+	sent     int64  // when its end was asked for
+	seen     uint32 // messages of it in the committed view, once the main pass is over
 	outcome  ledger.Outcome
-	sent, at int64
-	seen     uint64 // messages of it in the committed view, once the main pass is over
 }
 
 type storeEnd struct {
@@ -47,7 +48,6 @@ type survey struct {
 	workers    []ledger.Event   // WorkerEnd
 	steps      []ledger.Event
 	quiet      *ledger.Event // the last one
-	moving     bool          // the last one says that something still moved
 	loadAt     int64         // start of the load, or the first event's time
 	healPhase  int64         // when the engine ended the load; MaxInt64 if it did not say
 	committed  bool          // the committed view was read
@@ -113,7 +113,7 @@ func (v *survey) see(_ *segment, e *ledger.Event) {
 		}
 		v.committed = v.committed || e.View == ledger.ViewCommitted
 	case ledger.TxnEnd:
-		v.txns[e.Stream] = append(v.txns[e.Stream], txn{from: e.Seq, to: e.To, outcome: e.Outcome, sent: e.Sent, at: e.At})
+		v.txns[e.Stream] = append(v.txns[e.Stream], txn{from: e.Seq, to: e.To, outcome: e.Outcome, sent: e.Sent})
 	}
 }
 
@@ -146,23 +146,10 @@ func (v *survey) settle() {
 		}
 	}
 	for id, ts := range v.txns {
-		slices.SortFunc(ts, func(a, b txn) int {
-			if a.from < b.from {
-				return -1
-			}
-			return 1
-		})
+		slices.SortFunc(ts, func(a, b txn) int { return cmp.Compare(a.from, b.from) })
 		v.txns[id] = ts
 	}
-	slices.SortStableFunc(v.injections, func(a, b *injection) int {
-		switch {
-		case a.at < b.at:
-			return -1
-		case a.at > b.at:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(v.injections, func(a, b *injection) int { return cmp.Compare(a.at, b.at) })
 	for n, i := range v.injections {
 		if n == 0 {
 			v.firstStrike = i.at

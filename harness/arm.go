@@ -110,8 +110,7 @@ func (a *armRun) start(ctx context.Context, i int) (*worker.Process, error) {
 	a.mu.Unlock()
 	if err := p.Ready(ctx); err != nil {
 		p.Kill()
-		a.finish(p, i)
-		return nil, fmt.Errorf("open client of arm %s: %w", a.arm.Name, err)
+		return nil, errors.Join(fmt.Errorf("open client of arm %s: %w", a.arm.Name, err), a.finish(p, i, "its client was not open in time"))
 	}
 	return p, nil
 }
@@ -141,40 +140,47 @@ func (a *armRun) drive(ctx context.Context, first *worker.Process) error {
 		}
 		p.Begin()
 		// One that is to end by its own count is left to it until the load ends.
-		a.attend(ctx, p)
-		if err := a.finish(p, i); err != nil {
+		note := a.attend(ctx, p)
+		if err := a.finish(p, i, note); err != nil {
 			return a.fail(err)
 		}
 	}
 	return nil
 }
 
-func (a *armRun) attend(ctx context.Context, p *worker.Process) {
+// attend waits for a producer's end and returns why it was killed, if it was.
+func (a *armRun) attend(ctx context.Context, p *worker.Process) (note string) {
 	select {
 	case <-p.Done():
-		return
+		return ""
 	case <-a.stop:
 		p.Stop()
 	case <-ctx.Done():
 		p.Kill()
 		<-p.Done()
-		return
+		return "the run was ended"
 	}
 	flushed := time.NewTimer(a.flushCap)
 	defer flushed.Stop()
 	select {
 	case <-p.Done():
+		return ""
 	case <-flushed.C:
-		p.Kill()
+		note = fmt.Sprintf("stuck, it did not end within %s", a.flushCap)
 	case <-ctx.Done():
-		p.Kill()
+		note = "the run was ended"
 	}
+	p.Kill()
 	<-p.Done()
+	return note
 }
 
-// finish records how producer i ended. The error is the machine's.
-func (a *armRun) finish(p *worker.Process, i int) error {
+// finish records how producer i ended, with a note where it was killed. The error is the machine's.
+func (a *armRun) finish(p *worker.Process, i int, note string) error {
 	end := p.End()
+	if !end.Planned && note != "" {
+		end.How += ": " + note
+	}
 	a.mu.Lock()
 	a.counts = a.counts.plus(p.Counts())
 	a.current = nil

@@ -353,7 +353,7 @@ func TestHungWorkerIsInconclusiveAndNoLoss(t *testing.T) {
 			t.Errorf("found %s (%d)", f.Name(), f.Count)
 		}
 	}
-	if why := strings.Join(got.Reasons, "\n"); !strings.Contains(why, "killed by the engine") {
+	if why := strings.Join(got.Reasons, "\n"); !strings.Contains(why, "killed by the engine: stuck") {
 		t.Errorf("reasons %q", why)
 	}
 }

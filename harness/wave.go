@@ -239,7 +239,7 @@ func (w *wave) run(ctx context.Context, arms []Arm) (reasons []string, err error
 		for i, a := range w.arms {
 			if first[i] != nil {
 				first[i].Kill()
-				err = errors.Join(err, a.finish(first[i], 0))
+				err = errors.Join(err, a.finish(first[i], 0, "the client of another arm was not open"))
 			}
 		}
 		return nil, err

@@ -23,7 +23,7 @@ const drawPrefix = "draw:"
 // the steps handed in are left as they are. Errors wrap ErrInvalid and name the step.
 func New(seed uint64, targets map[string]Role, steps []Step) (Plan, error) {
 	p := Plan{Seed: seed, Targets: maps.Clone(targets), Steps: slices.Clone(steps)}
-	rng := PlanRand(seed)
+	rng := rand.New(rand.NewPCG(seed, streamPlan))
 	injections := map[string]bool{}
 	names := map[string]bool{}
 	for i := range p.Steps {

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 )
@@ -176,17 +175,6 @@ type Plan struct {
 	Steps   []Step
 }
 
-// Streams of one seed. Each purpose draws from its own stream, so that a longer payload does
-// not shift the plan.
-const (
-	streamPlan   = 0x706c616e
-	streamPacing = 0x70616365
-)
-
-// PlanRand returns the generator for plan draws of a seed, PacingRand the one for pacing.
-func PlanRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, streamPlan)) }
-
-// PacingRand returns the generator for the pacing of one worker.
-func PacingRand(seed uint64, worker uint32) *rand.Rand {
-	return rand.New(rand.NewPCG(seed, streamPacing<<32|uint64(worker)))
-}
+// streamPlan keeps the draws of plans apart from what else is drawn from a seed, so that a longer
+// payload does not shift the plan.
+const streamPlan = 0x706c616e

@@ -91,7 +91,7 @@ func startForeign(argv []string, c system.ClientConfig, see func(foreignLine)) (
 	if len(argv) == 0 {
 		return nil, fmt.Errorf("start foreign client: no command line: %w", system.ErrUsage)
 	}
-	cmd := exec.Command(argv[0], argv[1:]...) //nolint:gosec // registered by a suite
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.SysProcAttr = foreignAttributes()
 	cmd.Stderr = os.Stderr
 	cmd.WaitDelay = grace

@@ -66,7 +66,7 @@ func Start(ctx context.Context, argv []string, c Config) (*Process, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	cmd := exec.Command(argv[0], append(append([]string{}, argv[1:]...), c.Role)...) //nolint:gosec // the argv is our own binary
+	cmd := exec.Command(argv[0], append(append([]string{}, argv[1:]...), c.Role)...)
 	cmd.SysProcAttr = attributes()
 	stderr := &tailWriter{limit: 4 << 10}
 	cmd.Stderr = stderr
@@ -212,21 +212,20 @@ func (p *Process) Ready(ctx context.Context) error {
 	}
 }
 
-// Begin lets the worker work. SetRate changes its pace, in messages per second. Stop asks it to
-// send no more, flush and end; Finish to end without a flush; Crash to kill itself. A worker that is
-// gone already is no error: its end is told by End.
+// Begin lets the worker work. A worker that is gone already is no error, here and below: its end is
+// told by End.
 func (p *Process) Begin() { _ = p.tell(command{Cmd: cmdStart}) }
 
-// SetRate: see Begin.
+// SetRate changes the worker's pace, in messages per second; 0 = as fast as its window allows.
 func (p *Process) SetRate(perSecond int) { _ = p.tell(command{Cmd: cmdRate, Rate: perSecond}) }
 
-// Stop: see Begin.
+// Stop asks the worker to send no more, flush and end.
 func (p *Process) Stop() { _ = p.tell(command{Cmd: cmdStop}) }
 
-// Finish: see Begin.
+// Finish asks the worker to end without a flush.
 func (p *Process) Finish() { _ = p.tell(command{Cmd: cmdEnd}) }
 
-// Crash: see Begin.
+// Crash asks the worker to kill itself.
 func (p *Process) Crash() { _ = p.tell(command{Cmd: cmdKill}) }
 
 // Kill ends the process by SIGKILL, its children with it.

@@ -173,7 +173,7 @@ func readJournal(t *testing.T, path string) journal {
 	for {
 		var e ledger.Event
 		err := r.Next(&e)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			j.closed = r.Closed()
 			return j
 		}
@@ -446,8 +446,8 @@ func TestWorkerEndsWithItsEngine(t *testing.T) {
 			_, _ = io.WriteString(in, `{"cmd":"start"}`+"\n"+`{"cmd":"no-such"}`+"\nnot json\n")
 			time.Sleep(50 * time.Millisecond)
 			_ = in.Close()
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
+			ended := make(chan struct{})
+			go func() { _ = cmd.Wait(); close(ended) }()
 			select {
 			case <-ended:
 			case <-time.After(5 * time.Second):

@@ -67,7 +67,7 @@ type sending struct {
 type producer struct {
 	c      system.ClientConfig
 	s      settings
-	ctx    context.Context //nolint:containedctx // ends with Close, not with a call
+	ctx    context.Context // ends with Close, not with a call
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	wake   chan struct{} // capacity 1

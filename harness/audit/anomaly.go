@@ -59,8 +59,10 @@ const (
 
 // anomalies in order of severity, the most severe first; a story is told of the first one found.
 var anomalies = []Anomaly{
-	{Name: Lost, Place: "store", rests: onAbsence, Meaning: "confirmed, or only claimed sent, and absent at the end",
-		Attributions: []string{Broker, ClientBuffer, NeverPublished, Expired, Unroutable, Overflowed, DeadLetterDropped}},
+	{
+		Name: Lost, Place: "store", rests: onAbsence, Meaning: "confirmed, or only claimed sent, and absent at the end",
+		Attributions: []string{Broker, ClientBuffer, NeverPublished, Expired, Unroutable, Overflowed, DeadLetterDropped},
+	},
 	{Name: Corrupted, Place: "store", Meaning: "stored with another content than was sent, or unreadable"},
 	{Name: Conflict, Place: "store", Meaning: "two values at one position, or two views of the store that differ"},
 	{Name: Phantom, Place: "store", rests: onInvokes, Meaning: "stored though never sent"},
@@ -86,8 +88,10 @@ var anomalies = []Anomaly{
 	{Name: "late", Place: "delivery", Meaning: "delivered after it was due and the allowance was over"},
 	{Name: "expired-delivered", Place: "delivery", Meaning: "delivered after its time to live"},
 
-	{Name: "missing-effect", Place: "effect", rests: onAbsence, Meaning: "no effect of a committed or confirmed business event",
-		Attributions: []string{NeverPublished, ClientBuffer, Broker, Unroutable, Expired, Overflowed, DeadLetterDropped, Skipped, SettledEarly, DeduplicatedWrongly}},
+	{
+		Name: "missing-effect", Place: "effect", rests: onAbsence, Meaning: "no effect of a committed or confirmed business event",
+		Attributions: []string{NeverPublished, ClientBuffer, Broker, Unroutable, Expired, Overflowed, DeadLetterDropped, Skipped, SettledEarly, DeduplicatedWrongly},
+	},
 	{Name: "duplicate-effect", Place: "effect", Meaning: "the effect of one business event happened twice"},
 	{Name: "stale-effect", Place: "effect", Meaning: "an older state stands over a newer one"},
 	{Name: "phantom-effect", Place: "effect", rests: onInvokes, Meaning: "an effect of something that was never committed"},

@@ -69,8 +69,10 @@ func bigLedger(tb testing.TB, n int, lose int) (ledger.Header, Open, int) {
 	third := int64(n) * step / 3
 	for _, e := range []ledger.Event{
 		{Kind: ledger.Phase, Text: "load", At: 1e9},
-		{Kind: ledger.Inject, Text: "cut", At: 1e9 + third}, {Kind: ledger.Bite, Text: "cut", Outcome: ledger.OK, At: 1e9 + third},
-		{Kind: ledger.Heal, Text: "cut", Outcome: ledger.OK, At: 1e9 + 2*third}, {Kind: ledger.Phase, Text: "heal", At: 1e9 + 4*third},
+		{Kind: ledger.Inject, Text: "cut", At: 1e9 + third},
+		{Kind: ledger.Bite, Text: "cut", Outcome: ledger.OK, At: 1e9 + third},
+		{Kind: ledger.Heal, Text: "cut", Outcome: ledger.OK, At: 1e9 + 2*third},
+		{Kind: ledger.Phase, Text: "heal", At: 1e9 + 4*third},
 		{Kind: ledger.Quiet, Outcome: ledger.OK, At: 1e9 + 5*third},
 	} {
 		w.Append(e)

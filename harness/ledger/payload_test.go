@@ -95,8 +95,13 @@ func TestKeys(t *testing.T) {
 func TestTag(t *testing.T) {
 	tags := map[uint32]string{}
 	for _, a := range [][5]any{
-		{"r", "s", "c", "a", 0}, {"r", "s", "c", "a", 1}, {"r", "s", "c", "b", 0}, {"r2", "s", "c", "a", 0},
-		{"r", "sc", "", "a", 0}, {"r", "s", "ca", "", 0}, {"", "", "", "", 0},
+		{"r", "s", "c", "a", 0},
+		{"r", "s", "c", "a", 1},
+		{"r", "s", "c", "b", 0},
+		{"r2", "s", "c", "a", 0},
+		{"r", "sc", "", "a", 0},
+		{"r", "s", "ca", "", 0},
+		{"", "", "", "", 0},
 	} {
 		tag := Tag(a[0].(string), a[1].(string), a[2].(string), a[3].(string), a[4].(int))
 		if other, ok := tags[tag]; ok || tag == 0 {

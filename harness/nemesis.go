@@ -286,9 +286,6 @@ func (n *nemesis) inject(ctx context.Context, s plan.Step, r *StepResult) error 
 	n.injections = append(n.injections, i)
 	n.w.live.fault(n.active())
 	r.Seen = joinSeen(r.Seen, what)
-	if m, ok := running.(system.Momentary); ok && m.Momentary() {
-		return n.heal(ctx, i) // nothing lasts that would have to be undone
-	}
 	return nil
 }
 

@@ -48,12 +48,10 @@ func TestMain(m *testing.M) {
 type testInjection struct {
 	evidence func() (system.Evidence, error)
 	heal     func(context.Context) error
-	moment   bool
 }
 
 func (i testInjection) Evidence(context.Context) (system.Evidence, error) { return i.evidence() }
 func (i testInjection) Heal(ctx context.Context) error                    { return i.heal(ctx) }
-func (i testInjection) Momentary() bool                                   { return i.moment }
 
 func bit(detail string) func() (system.Evidence, error) {
 	return func() (system.Evidence, error) { return system.Evidence{Bit: true, Count: 1, Detail: detail}, nil }
@@ -65,12 +63,12 @@ func testFaults() map[string]system.Fault {
 		"killed": {Name: "killed", Inject: func(ctx context.Context, s system.Strike) (system.Injection, error) {
 			k := s.Cluster.(system.Killer)
 			proof, err := k.Kill(ctx, s.Targets[0])
-			return testInjection{bit(proof), func(ctx context.Context) error { return k.Start(ctx, s.Targets[0]) }, false}, err
+			return testInjection{bit(proof), func(ctx context.Context) error { return k.Start(ctx, s.Targets[0]) }}, err
 		}},
 		"paused": {Name: "paused", Inject: func(ctx context.Context, s system.Strike) (system.Injection, error) {
 			p := s.Cluster.(system.Pauser)
 			proof, err := p.Pause(ctx, s.Targets[0])
-			return testInjection{bit(proof), func(ctx context.Context) error { return p.Resume(ctx, s.Targets[0]) }, false}, err
+			return testInjection{bit(proof), func(ctx context.Context) error { return p.Resume(ctx, s.Targets[0]) }}, err
 		}},
 		"dropped": {Name: "dropped", Params: map[string]string{"nth": ""}, Inject: func(ctx context.Context, s system.Strike) (system.Injection, error) {
 			var all []system.Injection
@@ -94,19 +92,19 @@ func testFaults() map[string]system.Fault {
 					errs = append(errs, i.Heal(ctx))
 				}
 				return errors.Join(errs...)
-			}, false}, nil
+			}}, nil
 		}},
 		"nothing": {Name: "nothing", Inject: func(context.Context, system.Strike) (system.Injection, error) {
-			return testInjection{func() (system.Evidence, error) { return system.Evidence{Detail: "no packet was dropped"}, nil }, noHeal, false}, nil
+			return testInjection{func() (system.Evidence, error) { return system.Evidence{Detail: "no packet was dropped"}, nil }, noHeal}, nil
 		}},
 		"moment": {Name: "moment", Inject: func(context.Context, system.Strike) (system.Injection, error) {
-			return testInjection{bit("struck"), noHeal, true}, nil
+			return testInjection{bit("struck"), noHeal}, nil
 		}},
 		"fails": {Name: "fails", Inject: func(context.Context, system.Strike) (system.Injection, error) {
 			return nil, errors.New("no such rule")
 		}},
 		"unhealable": {Name: "unhealable", Inject: func(context.Context, system.Strike) (system.Injection, error) {
-			return testInjection{bit("struck"), func(context.Context) error { return errors.New("it stays") }, false}, nil
+			return testInjection{bit("struck"), func(context.Context) error { return errors.New("it stays") }}, nil
 		}},
 	}
 }

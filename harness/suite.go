@@ -15,7 +15,7 @@ type Suite struct {
 	System  System
 	Title   string // the promise, as a user would say it
 	Promise ledger.Promise
-	// Scenarios in the order they run. Scenarios with equal Cluster share one cluster.
+	// Scenarios in the order they run. Arms with equal Node share one cluster, also across scenarios.
 	Scenarios []Scenario
 }
 
@@ -124,7 +124,7 @@ type Scenario struct {
 	Steps    []plan.Step
 	Gates    map[string]Gate
 	Actions  map[string]Action
-	Evidence ledger.Evidence // During is taken from the arm
+	Evidence ledger.Evidence // During is taken from the arm; Bites nil = every injection of the plan
 	// Destructive says that the cluster is checked against its baseline (and rebuilt if it fails) after it.
 	Destructive bool
 	Cost        time.Duration // usual duration with all arms, for `conform list`

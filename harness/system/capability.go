@@ -144,9 +144,3 @@ type Injection interface {
 	// context that does not end with the run's.
 	Heal(ctx context.Context) error
 }
-
-// Momentary is implemented by injections that may have nothing to undo, such as a lost disk. Where it
-// says so, the engine heals at once, so that the time under the fault ends with the strike.
-type Momentary interface {
-	Momentary() bool
-}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"flag"
 	"io"
 	"os"
@@ -139,7 +140,7 @@ func TestJUnit(t *testing.T) {
 		if err := dec.Decode(&out); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := dec.Token(); err != nil && err != io.EOF {
+		if _, err := dec.Token(); err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
 		return out

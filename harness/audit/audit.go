@@ -92,7 +92,7 @@ type tally struct {
 	beforeConfirmed, afterConfirmed int
 	beforeClaimed, afterClaimed     int
 	duringConfirmed, duringRefused  int
-	duringSilent                    int
+	silent                          []int // per hush
 	inFlight                        []int // per injection
 	received, effects               int
 }
@@ -140,6 +140,7 @@ func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
 		a.primary, a.primaryFlag = ledger.ViewCommitted, storedCommitted
 	}
 	a.tally.inFlight = make([]int, len(v.injections))
+	a.tally.silent = make([]int, len(v.hushes))
 	for _, c := range checks {
 		o := c.start(a)
 		if s, ok := o.(storedObserver); ok {
@@ -232,8 +233,9 @@ func (a *auditor) claim(m *flags, at int64) {
 // complete sorts a Complete into before, in flight, during and after. A send is in flight at a
 // strike if it was handed over before it and completed at or after it, or never. During counts
 // confirms of sends that were both sent and confirmed between first strike and last heal: one that
-// was on its way before the strike says nothing about the time after it. Silent are sends of which
-// nobody had heard, or only of a timeout, when the last heal came.
+// was on its way before the strike says nothing about the time after it. Silent are sends made after a
+// strike of which nobody had heard, or only of a timeout, when the plan went on to its next strike or
+// heal.
 func (a *auditor) complete(s *segment, e *ledger.Event) {
 	if e.Stream == 0 {
 		a.contradiction("%s: a complete names no message", s.title())
@@ -255,8 +257,10 @@ func (a *auditor) complete(s *segment, e *ledger.Event) {
 				}
 			}
 		}
-		if v.firstStrike != math.MaxInt64 && e.Sent <= v.lastHeal && (e.At > v.lastHeal || inWindow && e.Outcome == ledger.InDoubt) {
-			a.tally.duringSilent++
+		for i, h := range v.hushes {
+			if h.from <= e.Sent && e.Sent < h.to && (e.At >= h.to || e.Outcome == ledger.InDoubt) {
+				a.tally.silent[i]++
+			}
 		}
 	}
 	if first && e.Outcome != ledger.OK {
@@ -368,8 +372,10 @@ func (a *auditor) sum() {
 					a.tally.inFlight[j] += open
 				}
 			}
-			if v.firstStrike != math.MaxInt64 && (v.lastHeal == math.MaxInt64 || sp.epoch < v.epochsBefore(v.lastHeal)) {
-				a.tally.duringSilent += open
+			for j, h := range v.hushes {
+				if sp.epoch >= v.epochsBefore(h.from) && (h.to == math.MaxInt64 || sp.epoch < v.epochsBefore(h.to)) {
+					a.tally.silent[j] += open
+				}
 			}
 		}
 	}

@@ -141,8 +141,12 @@ func (a *auditor) proofs() []Proof {
 	}
 	least("between strike and heal", "confirmed", ev.During.Confirmed, t.duringConfirmed)
 	least("between strike and heal", "refused", ev.During.Refused, t.duringRefused)
-	least("between strike and heal", "silent", ev.During.Silent, t.duringSilent)
-	least("between strike and heal", "refused or silent", ev.During.RefusedOrSilent, t.duringRefused+t.duringSilent)
+	silent := 0
+	for _, n := range t.silent {
+		silent = max(silent, n)
+	}
+	least("between strike and heal", "silent", ev.During.Silent, silent)
+	least("between strike and heal", "refused or silent", ev.During.RefusedOrSilent, t.duringRefused+silent)
 	if most := ev.During.MaxConfirmed; most != nil {
 		out = append(out, Proof{Name: "between strike and heal", Want: fmt.Sprintf("<= %d confirmed", *most), Got: fmt.Sprint(t.duringConfirmed), OK: t.duringConfirmed <= *most})
 	}

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"testing"
@@ -358,5 +359,37 @@ func TestMedianWithinAnEighth(t *testing.T) {
 		if got := float64(s.median().Microseconds()); us > 8 && (got < float64(us)*0.874 || got > float64(us)*1.126) {
 			t.Errorf("%d us reads as %v", us, got)
 		}
+	}
+}
+
+// A send that met silence and was confirmed by the next leader, before the last heal, met silence
+// all the same: the plan's next strike or heal ends the listening, not its last heal.
+func TestSilenceBeforeAFailoverCounts(t *testing.T) {
+	x := history{
+		send: "ok ok ok ok ok ok", store: "0 1 2 3 4 5", strike: 1, heal: 5,
+		header: func(h *ledger.Header) { h.Evidence.During.RefusedOrSilent = 2 },
+		events: func(js []journal) {
+			for i := range js[producer].Events {
+				e := &js[producer].Events[i]
+				if e.Kind == ledger.Complete && (e.Seq == 1 || e.Seq == 2) {
+					e.At = 55 * ms // after the kill, before the heal
+				}
+			}
+			slices.SortStableFunc(js[producer].Events, func(a, b ledger.Event) int { return cmp.Compare(a.Seq, b.Seq) })
+			at := slices.IndexFunc(js[engine].Events, func(e ledger.Event) bool { return e.Kind == ledger.Heal })
+			js[engine].Events = slices.Insert(js[engine].Events, at,
+				ledger.Event{Kind: ledger.Inject, Text: "killed", Detail: "node-killed on kafka-1", At: 39 * ms},
+				ledger.Event{Kind: ledger.Bite, Text: "killed", Outcome: ledger.OK, Detail: "exit 137", N: 1, At: 40 * ms},
+				ledger.Event{Kind: ledger.Heal, Text: "killed", Outcome: ledger.OK, At: 58 * ms})
+		},
+	}
+	v := x.audit(t)
+	for _, p := range v.Proofs {
+		if p.Name == "between strike and heal" && (!p.OK || !strings.Contains(p.Got, "2")) {
+			t.Errorf("two sends met silence before the kill: %+v", p)
+		}
+	}
+	if v.Arm != Held {
+		t.Errorf("%v: %v", v.Arm, v.Reasons)
 	}
 }

@@ -55,7 +55,13 @@ type survey struct {
 	firstStrike, lastStrike int64 // MaxInt64 if nothing struck
 	lastHeal                int64 // the last heal of the plan; MaxInt64 if nothing was healed while the load ran
 	boundaries              []int64
+	// hushes run from each strike to what the plan did next, strike or heal: a send made in one and
+	// not completed by its end met silence. Later ones may have been answered by a new leader.
+	hushes []hush
 }
+
+// hush is a stretch of time; to is MaxInt64 if nothing followed.
+type hush struct{ from, to int64 }
 
 // surveyed lists the kinds that the first pass needs.
 var surveyed = []ledger.Kind{
@@ -159,6 +165,21 @@ func (v *survey) settle() {
 		// A heal after the load was ended is cleaning up: there is nothing left to recover.
 		if i.healed && i.healedAt < v.healPhase && (v.lastHeal == math.MaxInt64 || i.healedAt > v.lastHeal) {
 			v.lastHeal = i.healedAt
+		}
+	}
+	for _, i := range v.injections {
+		h := hush{from: i.at, to: math.MaxInt64}
+		for _, next := range v.injections {
+			if next.at > h.from {
+				h.to = min(h.to, next.at)
+			}
+			if next.healed && next.healedAt > h.from {
+				h.to = min(h.to, next.healedAt)
+			}
+		}
+		v.hushes = append(v.hushes, h)
+		if h.to != math.MaxInt64 {
+			v.boundaries = append(v.boundaries, h.to)
 		}
 	}
 	if v.lastHeal != math.MaxInt64 {

@@ -88,7 +88,7 @@ type Expect struct {
 type During struct {
 	Confirmed int `json:",omitempty"` // at least so many confirmed
 	Refused   int `json:",omitempty"` // at least so many refused or, if Silent, silent
-	Silent    int `json:",omitempty"` // at least so many sends that completed neither way before the heal
+	Silent    int `json:",omitempty"` // at least so many sends made after a strike that had not completed at the plan's next strike or heal
 	// RefusedOrSilent: refused plus silent must reach so many.
 	RefusedOrSilent int `json:",omitempty"`
 	// MaxConfirmed, if not nil, is the most that may be confirmed.

@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"testing"
@@ -375,7 +374,6 @@ func TestSilenceBeforeAFailoverCounts(t *testing.T) {
 					e.At = 55 * ms // after the kill, before the heal
 				}
 			}
-			slices.SortStableFunc(js[producer].Events, func(a, b ledger.Event) int { return cmp.Compare(a.Seq, b.Seq) })
 			at := slices.IndexFunc(js[engine].Events, func(e ledger.Event) bool { return e.Kind == ledger.Heal })
 			js[engine].Events = slices.Insert(js[engine].Events, at,
 				ledger.Event{Kind: ledger.Inject, Text: "killed", Detail: "node-killed on kafka-1", At: 39 * ms},

@@ -81,7 +81,7 @@ func TestLifeOfRealProcesses(t *testing.T) {
 	}
 	child := exec.Command("sleep", "60")
 	if err := child.Start(); err != nil {
-		t.Skipf("needs sleep: %v", err)
+		t.Fatalf("needs sleep: %v", err)
 	}
 	start, ok := startOf(child.Process.Pid)
 	if !ok {

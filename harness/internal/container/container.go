@@ -41,6 +41,9 @@ type Spec struct {
 	Mounts     map[string]*Volume // path in the container -> volume
 	MemoryMiB  int64              // limit; 0: none
 	User       string             // "uid:gid" or name; empty: the image's
+	// LoopDevices is for the helper of disk faults only: it may make file systems on loop devices, mount them, and see the
+	// cgroups of the machine.
+	LoopDevices bool
 }
 
 // File is content to be put into a container.
@@ -81,6 +84,10 @@ func (e *Engine) NewContainer(ctx context.Context, owner Owner, spec Spec) (*Con
 			h.Resources.MemorySwap = spec.MemoryMiB << 20 // no swap: a broker that swaps measures the disk
 			// Whatever the engine's default is, logs must be readable, and a broker in a loop must not fill the disk.
 			h.LogConfig = container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "64m", "max-file": "3"}}
+			if spec.LoopDevices {
+				allowLoopDevices(h)
+				h.CgroupnsMode = container.CgroupnsModeHost
+			}
 		},
 	})
 	if err != nil {

@@ -26,6 +26,29 @@ func (e *Engine) NewVolume(ctx context.Context, owner Owner, name string) (*Volu
 	return &Volume{engine: e, owner: owner, Name: full}, nil
 }
 
+// NewDeviceVolume makes a volume that is a file system of its own. The engine mounts the device, a path on its machine that
+// is looked up at each mount, while a container that uses the volume runs, and unmounts it after the last of them.
+func (e *Engine) NewDeviceVolume(ctx context.Context, owner Owner, name, device, fs, options string) (*Volume, error) {
+	full := owner.name(name)
+	_, err := e.api.VolumeCreate(ctx, client.VolumeCreateOptions{
+		Name: full, Driver: "local", Labels: owner.Labels(),
+		DriverOpts: map[string]string{"type": fs, "device": device, "o": options},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create volume %s: %w", full, err)
+	}
+	return &Volume{engine: e, owner: owner, Name: full}, nil
+}
+
+// Path is where the volume's files lie on the engine's machine.
+func (v *Volume) Path(ctx context.Context) (string, error) {
+	r, err := v.engine.api.VolumeInspect(ctx, v.Name, client.VolumeInspectOptions{})
+	if err != nil {
+		return "", fmt.Errorf("inspect volume %s: %w", v.Name, err)
+	}
+	return r.Volume.Mountpoint, nil
+}
+
 // Remove removes the volume once no container uses it. Removing it twice is no error.
 func (v *Volume) Remove(ctx context.Context) error { return v.engine.removeVolume(ctx, v.Name) }
 

@@ -572,7 +572,7 @@ func TestKilledRunCanBeAudited(t *testing.T) {
 		t.Fatal(err)
 	}
 	arms := res.Suites[0].Scenarios[0].Repeats[0].Arms
-	if res.Status != audit.Inconclusive || len(arms[0].Verdict.Damage) != 1 || !strings.Contains(arms[0].Verdict.Damage[0], "producer-1.journal is damaged at byte") {
+	if res.Status != audit.Inconclusive || len(arms[0].Verdict.Damage) == 0 || !strings.Contains(arms[0].Verdict.Damage[0], "producer-1.journal is damaged at byte") {
 		t.Errorf("%v, damage %v", res.Status, arms[0].Verdict.Damage)
 	}
 	if err := os.WriteFile(filepath.Join(folder, headerFile), []byte("{"), 0o644); err != nil {

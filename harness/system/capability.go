@@ -101,6 +101,44 @@ type Diskful interface {
 	LoseDisk(ctx context.Context, n Node) (proof string, err error)
 }
 
+// DiskBacked tells whether the nodes have disks of their own whose power can be cut, that can be filled or slowed down.
+type DiskBacked interface {
+	// DiskBacked returns nil, or why not, wrapping ErrNotApplicable.
+	DiskBacked() error
+}
+
+// Powered cuts the power of nodes: what was not flushed to their disks is gone.
+type Powered interface {
+	DiskBacked
+	// CutPower cuts the power of all nodes at once. It returns when their processes are gone and their disks hold only
+	// what was durable. The evidence is whole then; the heal starts the nodes, together.
+	CutPower(ctx context.Context, nodes []Node) (Injection, error)
+}
+
+// DiskFiller fills the data disk of a node but for leave bytes. The heal frees it, and starts a node that has ended.
+type DiskFiller interface {
+	DiskBacked
+	FillDisk(ctx context.Context, n Node, leave int64) (Injection, error)
+}
+
+// DiskThrottler limits what a node can write to its data disk, in bytes per second.
+type DiskThrottler interface {
+	DiskBacked
+	ThrottleDisk(ctx context.Context, n Node, bytesPerSecond int64) (Injection, error)
+}
+
+// Rot says how a file decays. The file is the last, by name, that matches Pattern and is not empty.
+type Rot struct {
+	Pattern string // shell pattern below the data disk's root, e.g. "orders-0/*.log"
+	Offset  int64  // of the byte whose lowest bit is flipped, modulo the file's size
+	Cut     int64  // > 0: so many bytes are cut off its end instead
+}
+
+// BitRotter damages a file of a node that is down. The proof names file, place and what changed.
+type BitRotter interface {
+	RotFile(ctx context.Context, n Node, r Rot) (proof string, err error)
+}
+
 // LeaderFinder tells who leads a partition, and which node is the active controller.
 type LeaderFinder interface {
 	Leadership(ctx context.Context, destination string, partition int32) (Leadership, error)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -15,21 +16,28 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"conform/harness/internal/container"
+	"conform/harness/internal/disk"
 	"conform/harness/system"
 )
 
 var _ system.Cluster = (*Cluster)(nil)
 
+// SettingReplicas is the destination setting that makes a topic with fewer replicas than there are nodes; it is no setting
+// of a topic in Kafka, but an argument of its creation.
+const SettingReplicas = "replication.factor"
+
 // Cluster is a running Kafka cluster.
 type Cluster struct {
-	version string
-	config  config
-	log     *slog.Logger
-	engine  *container.Engine
-	prefix  string // of the names of its objects
-	network *container.Network
-	nodes   []*Node
-	startup time.Duration
+	version  string
+	config   config
+	log      *slog.Logger
+	engine   *container.Engine
+	prefix   string // of the names of its objects
+	network  *container.Network
+	nodes    []*Node
+	startup  time.Duration
+	rack     *disk.Rack // nil = ordinary volumes
+	diskless error      // why there are no disks although they were asked for
 
 	wg sync.WaitGroup // requests that are still under way
 
@@ -118,7 +126,8 @@ func (c *Cluster) MemoryMiB(ctx context.Context) (map[string]int, error) {
 }
 
 // Create makes a topic that is replicated to all nodes, and waits until its leaders lead with all replicas in sync, by the
-// metadata of every node. Without a leader in d, partitions are spread over the nodes. Settings are topic settings.
+// metadata of every node. Without a leader in d, partitions are spread over the nodes. Settings are topic settings, and
+// SettingReplicas. On disks of their own, all that the nodes have written is durable then.
 func (c *Cluster) Create(ctx context.Context, d system.DestinationSpec) error {
 	if err := c.create(ctx, d); err != nil {
 		return fmt.Errorf("create topic %s: %w", d.Name, err)
@@ -135,6 +144,14 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 		}
 		first = slices.Index(c.nodes, n)
 	}
+	replicas := len(c.nodes)
+	if v, ok := d.Settings[SettingReplicas]; ok {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > len(c.nodes) {
+			return fmt.Errorf("%s=%q: want 1 to %d: %w", SettingReplicas, v, len(c.nodes), system.ErrUsage)
+		}
+		replicas = n
+	}
 	t := kmsg.NewCreateTopicsRequestTopic()
 	t.Topic, t.NumPartitions, t.ReplicationFactor = d.Name, -1, -1 // as an explicit assignment demands
 	for p := range max(1, d.Partitions) {
@@ -144,12 +161,15 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 		}
 		a := kmsg.NewCreateTopicsRequestTopicReplicaAssignment()
 		a.Partition = int32(p)
-		for i := range c.nodes {
+		for i := range replicas {
 			a.Replicas = append(a.Replicas, c.nodes[(lead+i)%len(c.nodes)].id)
 		}
 		t.ReplicaAssignment = append(t.ReplicaAssignment, a)
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Settings)) {
+		if name == SettingReplicas {
+			continue
+		}
 		s := kmsg.NewCreateTopicsRequestTopicConfig()
 		s.Name, s.Value = name, kmsg.StringPtr(d.Settings[name])
 		t.Configs = append(t.Configs, s)
@@ -177,9 +197,13 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 			return fmt.Errorf("%w: %s", err, deref(r.ErrorMessage))
 		}
 	}
-	return c.await(ctx, "every node knows it in sync", func(ctx context.Context) error {
+	err = c.await(ctx, "every node knows it in sync", func(ctx context.Context) error {
 		return c.inSync(ctx, d.Name, t.ReplicaAssignment)
 	})
+	if err != nil {
+		return err
+	}
+	return c.syncDisks(ctx)
 }
 
 // inSync checks that every node sees the assigned leaders lead with all replicas in sync.
@@ -360,10 +384,13 @@ func (c *Cluster) Close(ctx context.Context) error {
 			pods = append(pods, func() error { return n.pod.Remove(ctx) })
 		}
 		for _, v := range []*container.Volume{n.data, n.meta} {
-			if v != nil {
+			if v != nil && c.rack == nil {
 				rest = append(rest, func() error { return v.Remove(ctx) })
 			}
 		}
+	}
+	if c.rack != nil {
+		rest = append(rest, func() error { return c.rack.Remove(ctx) })
 	}
 	if c.network != nil {
 		rest = append(rest, func() error { return c.network.Remove(ctx) })

@@ -78,6 +78,7 @@ type config struct {
 	settings  map[string]string // all that differs from Kafka's defaults, topology excluded
 	timing    map[string]string // the part of it that was lowered
 	features  map[string]string
+	diskMiB   int // 0 = ordinary volumes
 }
 
 // topology are settings that the adapter owns: the cluster would not be the one it believes in.
@@ -103,6 +104,11 @@ func newConfig(spec system.Spec) (config, error) {
 		switch feature, ok := strings.CutPrefix(name, featurePrefix); {
 		case ok:
 			c.features[feature] = value
+		case name == SettingDisk:
+			var err error
+			if c.diskMiB, err = diskMiB(value); err != nil {
+				return config{}, err
+			}
 		case slices.Contains(topology, name):
 			return config{}, fmt.Errorf("setting %s belongs to the adapter: %w", name, system.ErrUsage)
 		case name == "" || strings.ContainsAny(name+value, "\r\n") || strings.ContainsAny(name, "=: \t#!\\"):
@@ -124,6 +130,9 @@ func (c config) all() map[string]string {
 	m := maps.Clone(c.settings)
 	for name, level := range c.features {
 		m[featurePrefix+name] = level
+	}
+	if c.diskMiB > 0 {
+		m[SettingDisk] = fmt.Sprint(c.diskMiB)
 	}
 	return m
 }

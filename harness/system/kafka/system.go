@@ -144,6 +144,9 @@ func (c *Cluster) provision(ctx context.Context, owner container.Owner, spec sys
 		c.nodes = append(c.nodes, n)
 		voters = append(voters, fmt.Sprintf("%d@%s:%d", n.id, n.name, portController))
 	}
+	if err := c.openDisks(ctx, owner, prefix); err != nil {
+		return err
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, n := range c.nodes {
 		g.Go(func() error { return n.provision(gctx, owner, prefix, network) })
@@ -161,11 +164,15 @@ func (c *Cluster) provision(ctx context.Context, owner container.Owner, spec sys
 // provision makes the node's volumes, pod and link.
 func (n *Node) provision(ctx context.Context, owner container.Owner, prefix string, network *container.Network) (err error) {
 	engine := n.cluster.engine
-	if n.data, err = engine.NewVolume(ctx, owner, prefix+n.name+"-data"); err != nil {
-		return err
-	}
-	if n.meta, err = engine.NewVolume(ctx, owner, prefix+n.name+"-meta"); err != nil {
-		return err
+	if rack := n.cluster.rack; rack != nil {
+		n.data, n.meta = rack.Disk(n.dataDisk()).Volume, rack.Disk(n.metaDisk()).Volume
+	} else {
+		if n.data, err = engine.NewVolume(ctx, owner, prefix+n.name+"-data"); err != nil {
+			return err
+		}
+		if n.meta, err = engine.NewVolume(ctx, owner, prefix+n.name+"-meta"); err != nil {
+			return err
+		}
 	}
 	n.pod, err = engine.NewPod(ctx, owner, container.PodSpec{
 		Name: prefix + n.name + "-pod", Network: network, Hostname: n.name, Ports: []int{portClient, portDirect},

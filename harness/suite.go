@@ -7,15 +7,17 @@ import (
 	"conform/harness/ledger"
 	"conform/harness/plan"
 	"conform/harness/system"
+	"conform/harness/worker"
 )
 
 // Suite proves one promise of one system.
 type Suite struct {
 	Name    string // e.g. "kafka-acks"; pattern suites are named "outbox@kafka"
 	System  System
-	Title   string // the promise, as a user would say it
+	With    []system.System // others that run beside System: databases, caches
+	Title   string          // the promise, as a user would say it
 	Promise ledger.Promise
-	// Scenarios in the order they run. Arms with equal Node share one cluster, also across scenarios.
+	// Scenarios in the order they run. Arms with equal Node and WithNode share one cluster, also across scenarios.
 	Scenarios []Scenario
 }
 
@@ -58,8 +60,14 @@ type Arm struct {
 	Client      map[string]string
 	Destination map[string]string
 	Node        map[string]string
-	// Producer says how the producers of this arm behave.
+	// WithNode holds the node settings of the systems in Suite.With, by system name.
+	WithNode map[string]map[string]string
+	// Producer says how the producers of this arm behave: the load.
 	Producer Producer
+	// Processes run beside the load: relays, consumers, services.
+	Processes []Process
+	// Code is the reference code that this arm runs, for `conform explain`.
+	Code *Code
 	// During is what its clients must have seen between strike and heal.
 	During ledger.During
 	// Promise replaces the suite's promise for this arm, if its text is set.
@@ -88,16 +96,58 @@ const (
 
 // Producer says how the producers of an arm behave.
 type Producer struct {
-	Claim ClaimAt // default AtConfirm
+	None   bool              // the arm has no load, only processes
+	Role   string            // worker role; empty = System.Producer
+	Params map[string]string // documented by the role
+	Claim  ClaimAt           // default AtConfirm
 	// Incarnations are run one after the other, each with its own stream. Empty = one that ends
 	// with EndFlush when the load ends.
 	Incarnations []Incarnation
 }
 
-// Incarnation is one producer process.
+// Incarnation is one producer process. Its worker is named "producer-1" and so on.
 type Incarnation struct {
 	Messages int    // ends after so many were handed to the client; 0 = when the load ends
 	End      Ending // default EndFlush
+	// CrashAt and HoldAt are as in Process. After a crash the next incarnation begins.
+	CrashAt  string
+	CrashNth int
+	CrashIf  worker.Match
+	HoldAt   string
+	HoldNth  int
+	HoldIf   worker.Match
+}
+
+// Process is a worker beside the load producer. Its first worker bears its name, the one that
+// follows it after a crash or a stop is named "NAME-r2" and so on.
+type Process struct {
+	Name   string            // unique in the arm: "relay-1", "consumer-2", "payment"
+	Role   string            // worker role registered by the suite
+	Params map[string]string // documented by the role
+	Client map[string]string // client settings on top of the arm's
+	// Group is the name of its consumer group within the arm; on the cluster it is Env.Group.
+	Group  string
+	Manual bool // started by a step only; otherwise before the load
+	// CrashAt is the named point at which its first worker kills itself, the CrashNth time (0 = the
+	// first) that it gets there with a message that CrashIf picks. The crash is a strike, by the name
+	// "crash-NAME"; it is healed when the next worker of the process is ready, or after the plan.
+	CrashAt  string
+	CrashNth int
+	CrashIf  worker.Match
+	// HoldAt is the named point at which its first worker stops until a step releases it, likewise.
+	// It is a strike, by the name "hold-NAME", healed by the release.
+	HoldAt  string
+	HoldNth int
+	HoldIf  worker.Match
+	// Restart starts the next worker as soon as one has crashed as planned. It has no crash or hold point.
+	Restart bool
+}
+
+// Code names the reference code that an arm runs, as `conform explain` shows it: functions in
+// suites/chain.
+type Code struct {
+	Guarded string // the function that keeps the promise
+	Unsafe  string // its twin that differs in one marked line; empty on guarded arms
 }
 
 // Load is what every arm's producer is asked to do.
@@ -125,6 +175,21 @@ type Scenario struct {
 	Gates    map[string]Gate
 	Actions  map[string]Action
 	Evidence ledger.Evidence // During is taken from the arm; Bites nil = every injection of the plan
+	// Redelivery is the longest redelivery, lock, lease, session or delay in the settings of its arms.
+	// An arm in which nothing has moved for three times as long (at least 30 s) is stuck.
+	Redelivery time.Duration
+	// Setup makes what an arm needs beyond its destination and schema, before its clients start.
+	Setup func(ctx context.Context, e ArmEnv) error
+	// Drained says whether an arm has nothing left to do once its load has ended: what was seen, and
+	// any number that grows while something moves. Nil = the groups of its processes have no lag.
+	Drained func(ctx context.Context, e ArmEnv) (done bool, seen string, progress int64, err error)
+	// Snapshot reads the final state of an arm's tables in one transaction, after its processes
+	// have ended, with a ledger.SnapshotEnd for each table.
+	Snapshot func(ctx context.Context, e ArmEnv, sink func(ledger.Event)) error
+	// Tables names those whose SnapshotEnd must be recorded for the arm's verdict to count.
+	Tables []string
+	// Cleanup removes what Setup made, whatever became of the run. It may run without Setup having ended.
+	Cleanup func(ctx context.Context, e ArmEnv) error
 	// Destructive says that the cluster is checked against its baseline (and rebuilt if it fails) after it.
 	Destructive bool
 	Cost        time.Duration // usual duration with all arms, for `conform list`
@@ -133,15 +198,38 @@ type Scenario struct {
 // Env is what a gate or an action of a scenario sees.
 type Env struct {
 	Cluster      system.Cluster
-	Targets      map[string][]system.Node // resolved so far
-	Destinations map[string]string        // arm -> destination name
-	Clients      map[string]string        // arm -> client id prefix
-	Counts       func(arm string) Counts  // since the start of the load
+	With         map[string]system.Cluster // the clusters of Suite.With, by system name
+	Targets      map[string][]system.Node  // resolved so far
+	Destinations map[string]string         // arm -> destination name
+	Clients      map[string]string         // arm -> client id prefix
+	Schemas      map[string]string         // arm -> name of its own schema in the databases of With
+	Counts       func(arm string) Counts   // since the start of the load
 }
 
-// Counts are what an arm's producers have reported so far.
+// Group returns the name on the cluster of a group of an arm's processes.
+func (e Env) Group(arm, group string) string { return e.Clients[arm] + group }
+
+// ArmEnv is what the hooks of a scenario see of one arm.
+type ArmEnv struct {
+	Env
+	Arm         Arm
+	Destination string
+	Client      string // client id prefix
+	Schema      string // made before Setup and dropped after Cleanup, where a system of With has schemas
+	Seed        uint64
+	Tag         uint32
+	Workload    ledger.Workload
+}
+
+// Group returns the name on the cluster of a group of the arm's processes.
+func (e ArmEnv) Group(group string) string { return e.Client + group }
+
+// Counts are what an arm's workers have reported so far, producers and processes together.
 type Counts struct {
 	Sent, Confirmed, Refused, InDoubt, Claimed int
+	// Ordered business transactions were committed, Published outbox rows were marked so, Received
+	// deliveries were handed to consumers, Handled ones were processed, Settled ones settled.
+	Ordered, Published, Received, Handled, Settled int
 }
 
 // InFlight returns the sends that have been handed over and not completed.

@@ -92,6 +92,10 @@ func (p Plan) check(s Step, names, injections map[string]bool) error {
 			if u.Hold <= 0 {
 				return fmt.Errorf("waits for no time: %w", ErrInvalid)
 			}
+		case ProcessEnded, ProcessAt:
+			if u.Process == "" {
+				return fmt.Errorf("waits for a process without a name: %w", ErrInvalid)
+			}
 		case Custom:
 			if u.Name == "" {
 				return fmt.Errorf("waits for a gate without a name: %w", ErrInvalid)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -25,6 +26,16 @@ const (
 	All            Role = "all"
 )
 
+// On returns the role on another system of the suite than its broker: On("postgres", One). Only
+// One, Majority and All can be asked for there.
+func On(system string, r Role) Role { return r + "@" + Role(system) }
+
+// Split returns a role and the system that it is on; empty = the suite's broker.
+func (r Role) Split() (role Role, system string) {
+	name, system, _ := strings.Cut(string(r), "@")
+	return Role(name), system
+}
+
 // Kind is a kind of state that a step can wait for.
 type Kind string
 
@@ -35,6 +46,18 @@ const (
 	Sent      Kind = "sent"      // >= N sends handed to the client
 	InFlight  Kind = "in-flight" // >= N sends handed to the client and not completed
 	Refused   Kind = "refused"   // >= N sends explicitly refused
+	// Ordered: >= N business transactions committed.
+	Ordered Kind = "ordered"
+	// Published: >= N outbox rows marked as published.
+	Published Kind = "published"
+	// Received, Handled, Settled: >= N deliveries handed to consumers, processed, settled.
+	Received Kind = "received"
+	Handled  Kind = "handled"
+	Settled  Kind = "settled"
+	// ProcessEnded: the arms' process ended as planned, by its crash point or a step.
+	ProcessEnded Kind = "process-ended"
+	// ProcessAt: the arms' process is held at Point, or has crashed there.
+	ProcessAt Kind = "process-at"
 	// ConfirmedBy: >= N messages confirmed by the target node itself, counted on its link.
 	ConfirmedBy Kind = "confirmed-by"
 	// SentTo: >= N messages sent to the target node, counted on its link.
@@ -71,16 +94,24 @@ type State struct {
 	Target string   // target name
 	Hold   time.Duration
 	Name   string // Custom only
+	// Process is the process that ProcessEnded and ProcessAt are about, or the only one that counts
+	// are about; "producer" is the load. Arms without such a process are not asked.
+	Process string
+	Point   string // ProcessAt only; empty = any point
 }
 
 // String says the state in words.
 func (s State) String() string {
 	var b strings.Builder
 	switch s.Kind {
-	case Confirmed, Claimed, Sent, Refused:
+	case Confirmed, Claimed, Sent, Refused, Ordered, Published, Received, Handled, Settled:
 		fmt.Fprintf(&b, ">= %d %s", s.N, s.Kind)
 	case InFlight:
 		fmt.Fprintf(&b, ">= %d in flight", s.N)
+	case ProcessEnded:
+		fmt.Fprintf(&b, "%s has ended", s.Process)
+	case ProcessAt:
+		fmt.Fprintf(&b, "%s is at %s", s.Process, cmp.Or(s.Point, "its point"))
 	case ConfirmedBy:
 		fmt.Fprintf(&b, ">= %d confirmed by %s alone", s.N, s.Target)
 	case SentTo:
@@ -105,6 +136,9 @@ func (s State) String() string {
 		fmt.Fprintf(&b, "%s have passed", s.Hold)
 	default:
 		fmt.Fprintf(&b, "%s", s.Name)
+	}
+	if s.Process != "" && s.Kind != ProcessEnded && s.Kind != ProcessAt {
+		fmt.Fprintf(&b, " by %s", s.Process)
 	}
 	if s.Since != "" && s.Kind != Bit {
 		fmt.Fprintf(&b, " since %q", s.Since)
@@ -132,8 +166,11 @@ type Step struct {
 	Heal   string // name of the step whose injection is healed
 	Do     string // scenario or system action by name, e.g. "elect-unclean"
 	Target string // of Do
-	Arms   []string
-	Cap    time.Duration // past it the step is inconclusive; 0 = DefaultCap
+	// Process is the one that Do starts, stops, kills, freezes, thaws or releases, in those of the
+	// arms that have it.
+	Process string
+	Arms    []string
+	Cap     time.Duration // past it the step is inconclusive; 0 = DefaultCap
 }
 
 // DefaultCap bounds a step that names no cap of its own.
@@ -161,6 +198,9 @@ func (s Step) String() string {
 		b.WriteString(s.Do)
 		if s.Target != "" {
 			fmt.Fprintf(&b, " %s", s.Target)
+		}
+		if s.Process != "" {
+			fmt.Fprintf(&b, " %s", s.Process)
 		}
 	default:
 		b.WriteString("go on")

@@ -182,3 +182,30 @@ type Injection interface {
 	// context that does not end with the run's.
 	Heal(ctx context.Context) error
 }
+
+// Connector tells how clients reach a system for which addresses are not enough. client names
+// them on the wire, so that link rules can pick them. direct = past the fault-injecting links, for the engine.
+// The string holds a password: it never goes into argv, a log, a ledger or a report.
+type Connector interface {
+	DSN(client string, direct bool) string
+}
+
+// Schemas are rooms of their own for the arms that share a database.
+type Schemas interface {
+	// CreateSchema fails for one that exists already, which is left as it is.
+	CreateSchema(ctx context.Context, name string) error
+	// DropSchema removes a schema that CreateSchema made; one that is gone is no error.
+	DropSchema(ctx context.Context, name string) error
+}
+
+// Watched tells of nodes that went down although nobody took them down.
+type Watched interface {
+	// Died returns nil, or which node died and how, with the end of its log if there is one.
+	Died(ctx context.Context) error
+}
+
+// Groups tells the positions of consumer groups: the next offset for each partition of a
+// destination, -1 where the group has none.
+type Groups interface {
+	GroupPositions(ctx context.Context, group, destination string) ([]int64, error)
+}

@@ -29,6 +29,7 @@ type Spec struct {
 	Settings map[string]string // node-level broker settings on top of the adapter's own
 	Timing   string            // "short" (lowered timeouts, default) or "production"
 	Seed     uint64
+	Keep     bool // its objects are meant to outlive this process
 	Log      *slog.Logger
 	Progress io.Writer // one line for the user per stage; may be nil
 }

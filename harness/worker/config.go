@@ -26,12 +26,41 @@ type Config struct {
 	// Of consumers.
 	Consumer uint32
 
-	// CrashAt is the named point at which the worker kills itself, the CrashNth time it gets there
-	// (0 = the first).
+	// CrashAt is the named point at which the worker kills itself, the CrashNth time (0 = the first)
+	// that it gets there with a message that CrashIf picks.
 	CrashAt  string
 	CrashNth int
+	CrashIf  Match
+	// HoldAt is the named point at which it stops until it is released, likewise.
+	HoldAt  string
+	HoldNth int
+	HoldIf  Match
+
+	// With says how the other systems of the suite are reached, by system name, and Schema which
+	// schema is the arm's own there.
+	With   map[string]Endpoint
+	Schema string
 	// Params are for roles of a suite's own.
 	Params map[string]string
+}
+
+// Endpoint is how a system beside the broker is reached, through its fault-injecting links.
+type Endpoint struct {
+	Endpoints []string
+	// DSN is a connection string of this worker's own. It holds a password: it goes over stdin only,
+	// and into no log, ledger or report.
+	DSN string
+}
+
+// Match picks messages by their identity. The zero value picks all, and also points that are
+// about no message.
+type Match struct {
+	EventID uint64  // 0 = any
+	Key     *uint32 // nil = any
+}
+
+func (m Match) picks(event uint64, key uint32) bool {
+	return (m.EventID == 0 || m.EventID == event) && (m.Key == nil || *m.Key == key)
 }
 
 // When "sent" is claimed, Config.Claim.
@@ -65,4 +94,7 @@ type Counts struct {
 	Claimed   int64 `json:"claimed,omitempty"`
 	Received  int64 `json:"received,omitempty"`
 	Settled   int64 `json:"settled,omitempty"`
+	Ordered   int64 `json:"ordered,omitempty"`   // business transactions committed
+	Published int64 `json:"published,omitempty"` // outbox rows marked as published
+	Handled   int64 `json:"handled,omitempty"`   // deliveries processed
 }

@@ -22,6 +22,8 @@ const (
 	cmdStop  = "stop"  // send no more, flush, end
 	cmdEnd   = "end"   // end without a flush
 	cmdKill  = "kill"  // SIGKILL yourself
+	// cmdRelease lets go of what is held at the hold point.
+	cmdRelease = "release"
 )
 
 // line is a line that a worker writes: the common part of all events.
@@ -31,7 +33,7 @@ type line struct {
 	Name      string `json:"name"`
 	Class     string `json:"class,omitempty"`   // of error: environment, usage, client
 	Message   string `json:"message,omitempty"` // of error
-	Point     string `json:"point,omitempty"`   // of crash_point
+	Point     string `json:"point,omitempty"`   // of crash_point and hold_point
 	Count     int64  `json:"count,omitempty"`   // of buffered
 	*Counts          // of progress
 }
@@ -42,6 +44,8 @@ const (
 	evProgress = "progress"
 	evBuffered = "buffered"
 	evCrash    = "crash_point"
+	evHeld     = "hold_point"
+	evReleased = "released"
 	evError    = "error"
 	evShutdown = "shutdown_complete"
 )

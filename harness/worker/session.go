@@ -36,11 +36,12 @@ type Session struct {
 	rate        atomic.Int64
 	rateChanged chan struct{} // capacity 1
 
-	sent, confirmed, refused, inDoubt, claimed, received, settled atomic.Int64
+	sent, confirmed, refused, inDoubt, claimed, received, settled, ordered, published, handled atomic.Int64
 
-	crash struct {
+	points struct {
 		sync.Mutex
-		seen int
+		crash, hold int           // how often each was reached
+		released    chan struct{} // of the one who is held; nil = nobody
 	}
 }
 
@@ -96,38 +97,104 @@ func (s *Session) Counts() Counts {
 	c := Counts{
 		Confirmed: s.confirmed.Load(), Refused: s.refused.Load(), InDoubt: s.inDoubt.Load(),
 		Claimed: s.claimed.Load(), Received: s.received.Load(), Settled: s.settled.Load(),
+		Ordered: s.ordered.Load(), Published: s.published.Load(), Handled: s.handled.Load(),
 	}
 	c.Sent = s.sent.Load()
 	return c
 }
 
-// Point is a named crash point: if it is the configured one, reached for the configured time, the
-// worker kills itself here and Point does not return. The error is that of a journal that cannot
-// be written.
+// Count adds to the totals: roles of a suite's own say with it what they have done, so that a plan
+// can wait for it. What ProducerRole and ConsumerRole do is counted by them.
+func (s *Session) Count(c Counts) {
+	s.sent.Add(c.Sent)
+	s.confirmed.Add(c.Confirmed)
+	s.refused.Add(c.Refused)
+	s.inDoubt.Add(c.InDoubt)
+	s.claimed.Add(c.Claimed)
+	s.received.Add(c.Received)
+	s.settled.Add(c.Settled)
+	s.ordered.Add(c.Ordered)
+	s.published.Add(c.Published)
+	s.handled.Add(c.Handled)
+}
+
+// Point is PointOf where the point is about no message, or about many.
 func (s *Session) Point(name string) error {
-	if s.Config.CrashAt != name {
+	return s.PointOf(context.Background(), name, 0, ledger.NoKey)
+}
+
+// PointOf is a named point that a message gets to. If it is the configured hold point, reached
+// for the configured time, PointOf returns once the engine has released it, wants the worker to
+// stop, or ctx ends. If it is the crash point, the worker kills itself here and PointOf does not
+// return. The error is that of a journal that cannot be written, or the cause of ctx's end.
+func (s *Session) PointOf(ctx context.Context, name string, event uint64, key uint32) error {
+	c := &s.Config
+	hold := c.HoldAt == name && c.HoldIf.picks(event, key)
+	crash := c.CrashAt == name && c.CrashIf.picks(event, key)
+	if !hold && !crash {
 		return nil
 	}
-	s.crash.Lock()
-	s.crash.seen++
-	now := s.crash.seen == max(1, s.Config.CrashNth)
-	s.crash.Unlock()
-	if !now {
-		return nil
+	s.points.Lock()
+	if hold {
+		s.points.hold++
+		if hold = s.points.hold == max(1, c.HoldNth); hold {
+			s.points.released = make(chan struct{})
+		}
 	}
-	return s.Crash(name)
+	if crash {
+		s.points.crash++
+		crash = s.points.crash == max(1, c.CrashNth)
+	}
+	released := s.points.released
+	s.points.Unlock()
+	if hold {
+		if err := s.hold(ctx, name, released); err != nil {
+			return err
+		}
+	}
+	if crash {
+		return s.Crash(name)
+	}
+	return nil
+}
+
+func (s *Session) hold(ctx context.Context, point string, released <-chan struct{}) error {
+	if err := s.tellPoint(evHeld, point); err != nil {
+		return err
+	}
+	select {
+	case <-released:
+	case <-s.Stopping():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return s.out.write(newLine(evReleased))
+}
+
+// tellPoint says which point was reached, once all that was recorded would survive a SIGKILL.
+func (s *Session) tellPoint(event, point string) error {
+	if err := s.journal.flush(); err != nil {
+		return err
+	}
+	c := s.Counts()
+	l := newLine(event)
+	l.Point, l.Counts = point, &c
+	return s.out.write(l)
+}
+
+func (s *Session) release() {
+	s.points.Lock()
+	defer s.points.Unlock()
+	if s.points.released != nil {
+		close(s.points.released)
+		s.points.released = nil
+	}
 }
 
 // Crash flushes the journal, says which point was reached and kills the process by SIGKILL.
 // It returns only if that could not be prepared.
 func (s *Session) Crash(point string) error {
-	if err := s.journal.flush(); err != nil {
-		return err
-	}
-	c := s.Counts()
-	l := newLine(evCrash)
-	l.Point, l.Counts = point, &c
-	if err := s.out.write(l); err != nil {
+	if err := s.tellPoint(evCrash, point); err != nil {
 		return err
 	}
 	return killSelf()
@@ -188,6 +255,8 @@ func (s *Session) obey(c command) error {
 	case cmdEnd:
 		s.once.end.Do(func() { close(s.ending) })
 		s.once.stop.Do(func() { close(s.stopping) })
+	case cmdRelease:
+		s.release()
 	case cmdKill:
 		return s.Crash("command")
 	default:

@@ -26,6 +26,8 @@ type Power struct {
 type Outage struct {
 	Took      time.Duration // from the freeze to the last process gone
 	SinceSync time.Duration // how long the disks had been written to since the last Sync; 0 = never synced
+	// WriteBack is after what time the kernel writes dirty pages back by itself; 0 = it does not tell.
+	WriteBack time.Duration
 	Disks     []DiskOutage
 }
 
@@ -112,6 +114,14 @@ func (o *Outage) read(disks []*Disk, facts [][]string) error {
 	}
 	down := 0
 	for _, f := range facts {
+		if len(f) == 2 && f[0] == "writeback" {
+			centi, err := strconv.Atoi(f[1])
+			if err != nil {
+				return fmt.Errorf("helper said %q: %w", f, err)
+			}
+			o.WriteBack = time.Duration(centi) * 10 * time.Millisecond
+			continue
+		}
 		if len(f) < 2 || byDir[f[1]] == nil {
 			return fmt.Errorf("helper said %q", f)
 		}
@@ -140,33 +150,46 @@ func (o *Outage) read(disks []*Disk, facts [][]string) error {
 }
 
 // Evidence says whether the power cut bit: on every disk the fsynced canary is there and the other one gone, and the load
-// before it was short enough that the kernel has not written anything back by itself.
+// before it was short enough that the kernel has not written anything back by itself. The detail has what was at risk.
 func (o Outage) Evidence() (bit bool, detail string) {
 	bit = len(o.Disks) > 0
-	var words []string
-	for _, d := range o.Disks {
-		switch {
-		case !d.Kept:
-			bit = false
-			words = append(words, d.Name+": even the fsynced canary is gone")
-		case !d.Dropped:
-			bit = false
-			words = append(words, d.Name+": the canary that was not fsynced is still there")
-		case d.Dirty < 0:
-			words = append(words, d.Name+": fsynced canary there, the other gone; bytes not on disk: this kernel does not tell")
-		default:
-			words = append(words, fmt.Sprintf("%s: fsynced canary there, the other gone; %d bytes were not on disk%s", d.Name, d.Dirty, d.largest()))
-		}
-	}
-	head := fmt.Sprintf("cut in %s", o.Took.Round(time.Millisecond))
+	words := []string{fmt.Sprintf("cut in %s", o.Took.Round(time.Millisecond))}
 	if o.SinceSync > 0 {
-		head += fmt.Sprintf(", %s after all was made durable", o.SinceSync.Round(100*time.Millisecond))
+		words[0] += fmt.Sprintf(", %s after all was made durable", o.SinceSync.Round(100*time.Millisecond))
 	}
 	if o.SinceSync > MaxLoad {
 		bit = false
-		head += fmt.Sprintf(": more than %s, so the kernel may have written some of it back by itself", MaxLoad)
+		words = append(words, fmt.Sprintf("that is more than %s: the kernel may have written some of it back by itself", MaxLoad))
 	}
-	return bit, head + "; " + strings.Join(words, "; ")
+	good := 0
+	var risk []string
+	for _, d := range o.Disks {
+		switch {
+		case !d.Kept:
+			words = append(words, "even the fsynced canary is gone from "+d.Name)
+		case !d.Dropped:
+			words = append(words, "the canary that was not fsynced is still on "+d.Name)
+		default:
+			good++
+		}
+		if d.Dirty > 0 {
+			risk = append(risk, fmt.Sprintf("%d bytes of %s%s", d.Dirty, d.Name, d.largest()))
+		}
+	}
+	bit = bit && good == len(o.Disks)
+	words = append(words, fmt.Sprintf("on %d of %d disks the fsynced canary is there and the other gone", good, len(o.Disks)))
+	switch {
+	case o.Dirty() < 0:
+		words = append(words, "what was not on disk: this kernel does not tell")
+	case len(risk) == 0:
+		words = append(words, "everything else was on disk")
+	default:
+		words = append(words, "not on disk: "+strings.Join(risk, ", "))
+	}
+	if o.WriteBack > 0 {
+		words = append(words, fmt.Sprintf("without an fsync data are at risk for up to %s, until the kernel writes them back", o.WriteBack))
+	}
+	return bit, strings.Join(words, "; ")
 }
 
 // Dirty sums the bytes of all disks that were not on disk; -1 = unknown.

@@ -97,6 +97,8 @@ my %do = (
             ioctl($open[$i], 0x8004587d, $no_log_flush) or die "shut $disks[$i] down: $!\n";
             print "down\t$disks[$i]\n";
         }
+        my $expire = slurp('/proc/sys/vm/dirty_expire_centisecs');
+        print "writeback\t$1\n" if defined $expire && $expire =~ /^(\d+)/;
     },
     check => sub {
         my ($token, @disks) = @_;

@@ -19,8 +19,8 @@ func TestOutageEvidence(t *testing.T) {
 		want string
 	}{
 		{"zero value", Outage{}, false, "cut in"},
-		{"both canaries as they must be", Outage{Took: time.Second, SinceSync: 6 * time.Second, Disks: []DiskOutage{good}}, true, "4096 bytes were not on disk (t-0 4096)"},
-		{"one disk of two kept everything", Outage{Disks: []DiskOutage{good, keptAll}}, false, "still there"},
+		{"both canaries as they must be", Outage{Took: time.Second, SinceSync: 6 * time.Second, Disks: []DiskOutage{good}}, true, "not on disk: 4096 bytes of a (t-0 4096)"},
+		{"one disk of two kept everything", Outage{Disks: []DiskOutage{good, keptAll}}, false, "is still on a"},
 		{"the fsynced canary is gone", Outage{Disks: []DiskOutage{lostAll}}, false, "even the fsynced"},
 		{"dirty bytes not told", Outage{Disks: []DiskOutage{untold}}, true, "does not tell"},
 		{"load too long", Outage{SinceSync: MaxLoad + time.Second, Disks: []DiskOutage{good}}, false, "written some of it back"},
@@ -42,6 +42,7 @@ func TestOutageRead(t *testing.T) {
 		{"dirty", "/disks/b", "0"},
 		{"down", "/disks/a"},
 		{"down", "/disks/b"},
+		{"writeback", "3000"},
 		{"canaries", "/disks/a", "1", "1"},
 		{"canaries", "/disks/b", "1", "0"},
 	}
@@ -49,7 +50,7 @@ func TestOutageRead(t *testing.T) {
 	if err := o.read(disks, facts); err != nil {
 		t.Fatal(err)
 	}
-	if o.Dirty() != 8192 || o.Disks[0].Parts["topic-0"] != 8192 || !o.Disks[0].Dropped || o.Disks[1].Dropped || !o.Disks[1].Kept {
+	if o.WriteBack != 30*time.Second || o.Dirty() != 8192 || o.Disks[0].Parts["topic-0"] != 8192 || !o.Disks[0].Dropped || o.Disks[1].Dropped || !o.Disks[1].Kept {
 		t.Errorf("read %+v", o)
 	}
 	for name, bad := range map[string][][]string{

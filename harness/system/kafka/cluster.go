@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"conform/harness/internal/container"
-	"conform/harness/internal/disk"
 	"conform/harness/system"
+	"conform/harness/system/disks"
 )
 
 var _ system.Cluster = (*Cluster)(nil)
@@ -28,16 +28,15 @@ const SettingReplicas = "replication.factor"
 
 // Cluster is a running Kafka cluster.
 type Cluster struct {
-	version  string
-	config   config
-	log      *slog.Logger
-	engine   *container.Engine
-	prefix   string // of the names of its objects
-	network  *container.Network
-	nodes    []*Node
-	startup  time.Duration
-	rack     *disk.Rack // nil = ordinary volumes
-	diskless error      // why there are no disks although they were asked for
+	version string
+	config  config
+	log     *slog.Logger
+	engine  *container.Engine
+	prefix  string // of the names of its objects
+	network *container.Network
+	nodes   []*Node
+	startup time.Duration
+	rack    *disks.Rack // nil = ordinary volumes
 
 	wg sync.WaitGroup // requests that are still under way
 
@@ -203,7 +202,7 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 	if err != nil {
 		return err
 	}
-	return c.syncDisks(ctx)
+	return c.rack.Sync(ctx)
 }
 
 // inSync checks that every node sees the assigned leaders lead with all replicas in sync.
@@ -384,19 +383,16 @@ func (c *Cluster) Close(ctx context.Context) error {
 			pods = append(pods, func() error { return n.pod.Remove(ctx) })
 		}
 		for _, v := range []*container.Volume{n.data, n.meta} {
-			if v != nil && c.rack == nil {
+			if v != nil {
 				rest = append(rest, func() error { return v.Remove(ctx) })
 			}
 		}
-	}
-	if c.rack != nil {
-		rest = append(rest, func() error { return c.rack.Remove(ctx) })
 	}
 	if c.network != nil {
 		rest = append(rest, func() error { return c.network.Remove(ctx) })
 	}
 	c.wg.Wait()
-	err := errors.Join(closeAll(brokers...), closeAll(pods...), closeAll(rest...))
+	err := errors.Join(closeAll(brokers...), closeAll(pods...), closeAll(rest...), c.rack.Remove(ctx))
 	if err != nil {
 		return fmt.Errorf("close kafka: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"conform/harness/system"
+	"conform/harness/system/disks"
 )
 
 // The container ports of a node's listeners, see the package documentation.
@@ -64,6 +65,13 @@ var short = map[string]string{
 	"socket.connection.setup.timeout.ms":     "2000", // 10000
 	"socket.connection.setup.timeout.max.ms": "2000", // 30000
 	"group.initial.rebalance.delay.ms":       "0",    // 3000
+	// A member that is silent is out after its session. Classic members choose theirs, down to a floor; KIP-848 members have
+	// the broker's.
+	"group.min.session.timeout.ms":             "1000", // 6000
+	"group.consumer.min.session.timeout.ms":    "1000", // 45000
+	"group.consumer.session.timeout.ms":        "6000", // 45000
+	"group.consumer.min.heartbeat.interval.ms": "100",  // 5000
+	"group.consumer.heartbeat.interval.ms":     "500",  // 5000
 }
 
 // The values of Spec.Timing.
@@ -104,9 +112,9 @@ func newConfig(spec system.Spec) (config, error) {
 		switch feature, ok := strings.CutPrefix(name, featurePrefix); {
 		case ok:
 			c.features[feature] = value
-		case name == SettingDisk:
+		case name == disks.Setting:
 			var err error
-			if c.diskMiB, err = diskMiB(value); err != nil {
+			if c.diskMiB, err = disks.ParseMiB(value); err != nil {
 				return config{}, err
 			}
 		case slices.Contains(topology, name):
@@ -132,7 +140,7 @@ func (c config) all() map[string]string {
 		m[featurePrefix+name] = level
 	}
 	if c.diskMiB > 0 {
-		m[SettingDisk] = fmt.Sprint(c.diskMiB)
+		m[disks.Setting] = fmt.Sprint(c.diskMiB)
 	}
 	return m
 }

@@ -164,8 +164,8 @@ func (c *Cluster) provision(ctx context.Context, owner container.Owner, spec sys
 // provision makes the node's volumes, pod and link.
 func (n *Node) provision(ctx context.Context, owner container.Owner, prefix string, network *container.Network) (err error) {
 	engine := n.cluster.engine
-	if rack := n.cluster.rack; rack != nil {
-		n.data, n.meta = rack.Disk(n.dataDisk()).Volume, rack.Disk(n.metaDisk()).Volume
+	if rack, d := n.cluster.rack, n.disks(); rack.DiskBacked() == nil {
+		n.data, n.meta = rack.Volume(d.Data), rack.Volume(d.Others[0])
 	} else {
 		if n.data, err = engine.NewVolume(ctx, owner, prefix+n.name+"-data"); err != nil {
 			return err

@@ -46,14 +46,20 @@ func ProducerSettings() map[string]string {
 // ConsumerSettings documents the settings of a consumer, and their defaults.
 func ConsumerSettings() map[string]string {
 	return map[string]string{
-		"isolation":          "read_uncommitted or read_committed; default read_uncommitted",
-		"group.protocol":     "classic or consumer (KIP-848); default classic",
-		"auto.commit":        "false, true (what an earlier poll returned) or greedy (what any poll returned); default false",
-		"auto.offset.reset":  "earliest, latest or none (an error); default earliest",
-		"session.timeout.ms": "classic groups only; default 45000",
-		"heartbeat.ms":       "classic groups only; default 3000",
-		"max.poll.records":   "of one poll; default 500",
-		"fetch.max.wait.ms":  "how long a broker may wait for records; default 500",
+		"isolation":               "read_uncommitted or read_committed; default read_uncommitted",
+		"group.protocol":          "classic or consumer (KIP-848); default classic. A broker without KIP-848 makes it classic",
+		"assignor":                "range, sticky or, in classic groups, cooperative-sticky; default range",
+		"group.instance.id":       "makes the member a static one; default none",
+		"auto.commit":             "false, true (what an earlier poll returned) or greedy (what any poll returned); default false",
+		"auto.commit.interval.ms": "default 5000",
+		"auto.offset.reset":       "earliest, latest or none (an error); default earliest",
+		"session.timeout.ms":      "classic groups only, those of KIP-848 have the broker's; default 45000",
+		"heartbeat.ms":            "classic groups only, those of KIP-848 have the broker's; default 3000",
+		"rebalance.timeout.ms":    "how long a rebalance waits for a member; default 60000",
+		"block.rebalance.on.poll": "true or false: a poll that returned records holds rebalances up until the next; default false",
+		"max.poll.records":        "of one poll; default 500",
+		"fetch.max.wait.ms":       "how long a broker may wait for records; default 500",
+		"metadata.max.age.ms":     "when new partitions are noticed at the latest; default 300000",
 	}
 }
 
@@ -95,6 +101,8 @@ func (s *settings) choice(name, def string, allowed ...string) string {
 	}
 	return v
 }
+
+func (s *settings) text(name string) string { return s.values[name] }
 
 func (s *settings) number(name string, def, least int) int {
 	v, ok := s.values[name]

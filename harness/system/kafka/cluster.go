@@ -38,7 +38,8 @@ type Cluster struct {
 	startup time.Duration
 	rack    *disks.Rack // nil = ordinary volumes
 
-	wg sync.WaitGroup // requests that are still under way
+	wg       sync.WaitGroup // requests that are still under way
+	operator operator
 
 	mu   sync.Mutex
 	cuts map[*isolation]struct{}
@@ -368,6 +369,7 @@ func (c *Cluster) baseline(ctx context.Context) error {
 func (c *Cluster) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeCeiling)
 	defer cancel()
+	c.operator.close()
 	var brokers, pods, rest []func() error
 	for _, n := range c.nodes {
 		if n.admin != nil {

@@ -83,9 +83,11 @@ const (
 	Invoke Kind = iota + 1
 	// Complete ends the send (Stream, Seq) with Outcome at At. Sent is when it was handed to the
 	// client; Claim what the caller was told then; Pos where the broker said it stands (OK only);
-	// Text the error class.
+	// Text the error class, or "unroutable" or "overflowed" where the broker says so of what it confirms.
+	// EventID as in its Invoke.
 	Complete
-	// Claimed tells the caller something apart from, and usually before, the Complete.
+	// Claimed tells the caller something apart from, and usually before, the Complete. EventID as in the
+	// Invoke. With Stream 0 it is the application's last word on the business event EventID.
 	Claimed
 	// Stored is one record of the final read, in the order of the destination: (Stream, Seq) as the
 	// payload says, Pos, Digest of the payload read, Key as read, View.
@@ -96,20 +98,28 @@ const (
 	// Count = the broker's own count if it has one, else -1.
 	StoreEnd
 	// Received is one delivery to Consumer: (Stream, Seq), Pos, Digest, the View it reads in, Attempt
-	// (from 1, 0 = unknown).
+	// (from 1, 0 = unknown). EventID as the payload says, Key. Received and Handled are flushed before the
+	// settle that covers them is asked for, so that a crash never makes a gap.
 	Received
 	// Settled is an ack, nack, reject or offset commit by Consumer: Text says which; Outcome whether
-	// the broker confirmed it. For an offset commit Pos.Offset is the next position.
+	// the broker confirmed it, Sent when it was asked for (0 = not known). For an offset commit
+	// (Text "commit") Pos.Offset is the next position; otherwise (Stream, Seq), EventID and Pos are the
+	// delivery's.
 	Settled
-	// Assigned and Revoked: Consumer owns, or no longer owns, Pos.Partition of Pos.Destination.
+	// Assigned and Revoked: Consumer owns, or no longer owns, Pos.Partition of Pos.Destination. Lost
+	// ones are Revoked too.
 	Assigned
 	Revoked
-	// Effect is one row found in a business table: EventID, Key, N = version or amount,
-	// Count = how often it was applied, Text = table and details.
+	// Effect is one row found in a business table at the end: EventID, Key, N = version or amount,
+	// Count = how often it was applied (0 counts as 1), Text = the table, or "table/consumer" where several
+	// consumers have their effects in one; To, if not 0, is the business act as in Resent. Text TableDeadLetter
+	// is a dead letter: Detail is then a FailureRecord as JSON.
 	Effect
-	// OutboxRow is one row of the outbox: EventID, Key, Text = its state.
+	// OutboxRow is one row of the outbox, found at the end: EventID, Key, Text = its state.
 	OutboxRow
-	// Ordered is a business transaction: EventID, Key, Outcome of its commit.
+	// Ordered is the end of a business transaction, Outcome that of its COMMIT: EventID, Key, N = the
+	// version of the key's state (0 = VersionOf the event), Text = what was asked for, Sent when its COMMIT was.
+	// An Invoke of the writer's stream, without an EventID, covers it before.
 	Ordered
 	// Inject is the strike of a fault: Text = injection id, Detail = fault and targets. At is before
 	// the first effect of the fault. Every Inject needs its Heal; what needs no undoing is healed at once.
@@ -124,8 +134,8 @@ const (
 	Step
 	// Phase marks an engine phase: Text = warm, load, heal, drain, read, audit.
 	Phase
-	// Quiet is the quiescence verdict before the final read: Outcome OK, or InDoubt and Detail = what
-	// still moved.
+	// Quiet is the quiescence verdict before the final read: Outcome OK; InDoubt with Detail = what still
+	// moved; or Failed: nothing moved for N ns and yet it is not drained (stuck), Detail = what is left.
 	Quiet
 	// ClockSample pairs the monotonic At with N = wall clock in Unix ns.
 	ClockSample
@@ -140,6 +150,31 @@ const (
 	// committed, Failed = aborted, InDoubt = nobody was told. Sent is when the end was asked for, At
 	// when it was answered.
 	TxnEnd
+	// Handled is the end of the business work on one delivery to Consumer: (Stream, Seq), EventID, Key
+	// and Pos of the delivery; Outcome OK = its business transaction is committed, Failed = rolled back or failed,
+	// InDoubt = not known. Text, of which the first word counts, is "applied", "skipped: duplicate",
+	// "skipped: ..." with another reason, "parked", "dead-lettered" or "retried"; Detail = the error.
+	Handled
+	// SnapshotEnd closes the final read of the table Text: N = its number of rows, each of which is an
+	// Effect of that Text (or of "Text/..."), an OutboxRow for TableOutbox, an InboxRow for TableInbox.
+	SnapshotEnd
+	// GroupEnd is the final position of the consumer group Text in one partition: Pos.Offset = the next
+	// position, -1 = the group has none there. One for each partition of each destination that it reads.
+	GroupEnd
+	// InboxRow is one row of the inbox, found at the end: EventID, Text = the consumer's name.
+	InboxRow
+	// Resent says that a business act was asked for again under another event id: EventID = the new
+	// id, To = the id under which it was first asked for. It is recorded before the new one is sent. So two
+	// effects of one act are found although nothing that was sent shows that they belong together.
+	Resent
+	kindsEnd
+)
+
+// Names of tables that SnapshotEnd and Effect use.
+const (
+	TableOutbox     = "outbox"
+	TableInbox      = "inbox"
+	TableDeadLetter = "dead_letter"
 )
 
 // View says which of a store's views a Stored event was read in.

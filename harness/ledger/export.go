@@ -15,6 +15,7 @@ var kindNames = [...]string{
 	OutboxRow: "outbox-row", Ordered: "ordered", Inject: "inject", Bite: "bite", Heal: "heal", Step: "step",
 	Phase: "phase", Quiet: "quiet", ClockSample: "clock-sample", WorkerEnd: "worker-end",
 	SegmentEnd: "segment-end", TxnEnd: "txn-end",
+	Handled: "handled", SnapshotEnd: "snapshot-end", GroupEnd: "group-end", InboxRow: "inbox-row", Resent: "resent",
 }
 
 // String returns the name used in exports: invoke, complete, ..., or kind-N for an unknown one.
@@ -83,7 +84,7 @@ func (e *Event) toJSON(segment string) eventJSON {
 		Partition: e.Pos.Partition, Offset: e.Pos.Offset, Consumer: e.Consumer, Attempt: e.Attempt,
 		N: e.N, Low: e.Low, Count: e.Count, Text: e.Text, Detail: e.Detail, Foreign: e.Foreign,
 	}
-	if e.Outcome != InDoubt || e.Kind == Complete {
+	if e.Outcome != InDoubt || e.Kind == Complete || e.Kind == Handled || e.Kind == Ordered {
 		j.Outcome = e.Outcome.String()
 	}
 	if e.Claim != ClaimNone {

@@ -17,6 +17,10 @@ type Destination struct {
 	Name       string
 	Partitions int
 	DeadLetter bool `json:",omitempty"`
+	// Grown lists the numbers of partitions that it had before some were added in the run.
+	Grown []int `json:",omitempty"`
+	// Compacted says that a record may be replaced by a later one of its key; it is then expired.
+	Compacted bool `json:",omitempty"`
 }
 
 // Workload is what the producers were asked to send; with the seed it makes keys, payloads
@@ -51,6 +55,66 @@ type Header struct {
 	Plan         []string          // the plan in words, a line a step
 	Checks       map[string]int    // check name -> version, of the binary that recorded
 	Reproduce    string            // the command that runs this arm's scenario again
+	// Tables lists the tables whose final read must have a SnapshotEnd.
+	Tables []string `json:",omitempty"`
+	// Groups lists the consumer groups whose final positions must be known.
+	Groups []Group `json:",omitempty"`
+	Chain  Chain   `json:",omitzero"`
+	Delay  Delay   `json:",omitzero"`
+}
+
+// Group is a consumer group.
+type Group struct {
+	Name string
+	// Destinations are indexes of Header.Destinations that the group reads; none = all but dead letters.
+	Destinations []uint16 `json:",omitempty"`
+}
+
+// Chain says which parts of an order's way, from its commit to its effect, an arm has. The zero value is
+// an arm of stores alone.
+type Chain struct {
+	// Ordered says that business events begin in a database: those whose Ordered is OK, or whose row is
+	// found at the end, must have their effect. Otherwise they begin at the producer, and those whose send
+	// was confirmed, or claimed sent, must.
+	Ordered bool `json:",omitempty"`
+	// Orders is the table (TableOutbox or the Text of Effect rows) that holds a row of each committed
+	// business event for ever. A committed one without a row is lost, a published one that was not
+	// committed for certain and has no row is published-uncommitted. Empty = there is no such table.
+	Orders string `json:",omitempty"`
+	// Effects lists where each business event must have its effect: at most 4.
+	Effects []EffectTable `json:",omitempty"`
+	// Unread says that nobody reads dead letters: an event there has no effect, and that is missing.
+	// Otherwise a dead letter is an end like an effect.
+	Unread bool `json:",omitempty"`
+}
+
+// EffectTable is a table of effects.
+type EffectTable struct {
+	Name string // the Text of its Effect rows: "notifications", or "notifications/mailer"
+	// State says that it holds one row a key, the newest state, N = its version, instead of one row an
+	// event.
+	State bool `json:",omitempty"`
+}
+
+// Delay is what an arm asked the broker, or a table of tasks, to wait with each message.
+type Delay struct {
+	Due       time.Duration `json:",omitempty"` // due so long after it was sent; 0 = at once, nothing is early
+	Allowance time.Duration `json:",omitempty"` // late is what comes later than this after it was due; 0 = not judged
+	TTL       time.Duration `json:",omitempty"` // not to be delivered so long after its confirm; 0 = for ever
+}
+
+// FailureRecord is what a dead letter must tell, as JSON in the Detail of its Effect row. Every field
+// must be filled in but Secret.
+type FailureRecord struct {
+	EventID     string `json:"event_id"`
+	Destination string `json:"destination"`
+	Class       string `json:"class"` // temporary, permanent or unknown
+	Attempts    int    `json:"attempts"`
+	FirstFailed string `json:"first_failed_at"`
+	LastFailed  string `json:"last_failed_at"`
+	Error       string `json:"error"`
+	// Secret says that the reader met a secret in the row, which it must not copy into the ledger.
+	Secret bool `json:"secret,omitempty"`
 }
 
 // Rule says what a promise makes of one anomaly. The zero value is Forbidden: a promise
@@ -73,6 +137,11 @@ type Promise struct {
 	Rules  map[string]Rule `json:",omitempty"`
 	// MaxUnavailable, if > 0, bounds the longest time without a confirm.
 	MaxUnavailable time.Duration `json:",omitempty"`
+	// MaxStall, if > 0, bounds how long a caller may wait for an answer, and how long a consumer may hold
+	// deliveries of a partition without an end to the work on any.
+	MaxStall time.Duration `json:",omitempty"`
+	// MaxRTO, if > 0, bounds the time from the last strike to the first confirm of a send made after it.
+	MaxRTO time.Duration `json:",omitempty"`
 }
 
 // Expect is the one anomaly that a control arm must reproduce.
@@ -102,10 +171,18 @@ type Evidence struct {
 	InFlight int    // sends invoked before a strike and not completed at it
 	During   During // between first strike and last heal
 	After    int    // confirmed (or claimed) after the last heal
-	// Bites lists the injections (by plan name) that must have left proof.
+	// Bites lists the injections (by plan name; "crash-NAME" for the planned crash of process NAME)
+	// that must have left proof.
 	Bites []string
 	// Ends lists workers that must have ended as planned, where the crash is the fault.
 	Ends []string
+	// Ordered: at least so many business transactions are committed.
+	Ordered int `json:",omitempty"`
+	// HandledBefore and HandledAfter: at least so many deliveries were handled OK before the first strike,
+	// and after the last heal.
+	HandledBefore, HandledAfter int `json:",omitempty"`
+	// Redelivered: at least so many deliveries came again to a group, where that is what the fault is about.
+	Redelivered int `json:",omitempty"`
 }
 
 // Tag returns the arm tag that the payloads of this arm carry.

@@ -169,6 +169,43 @@ func KeyOf(seed uint64, id MessageID, keys uint32) uint32 {
 	return uint32(hi)
 }
 
+// eventSeqBits is how much of an event id numbers the events of one stream.
+const eventSeqBits = 40
+
+// EventID returns the id of the business event that the order-writing (or, where no database starts the
+// chain, the sending) incarnation stream numbers seq, from 0 and below 2^40 - 1. It is never 0.
+func EventID(stream uint32, seq uint64) uint64 { return uint64(stream)<<eventSeqBits | seq + 1 }
+
+// SplitEventID returns what EventID was made of. Of an id that EventID cannot have made it is stream 0.
+func SplitEventID(id uint64) (stream uint32, seq uint64) {
+	seq = id & (1<<eventSeqBits - 1)
+	if seq == 0 || id>>eventSeqBits > 1<<24-1 {
+		return 0, 0
+	}
+	return uint32(id >> eventSeqBits), seq - 1
+}
+
+// VersionOf returns the version of its key's state that an event of generated load makes. It grows
+// strictly with the events of one key as long as one stream writes them.
+func VersionOf(eventID uint64) int64 {
+	_, seq := SplitEventID(eventID)
+	return int64(seq) + 1
+}
+
+// EventOf returns the business event of a message: eventID, or, if that is 0, the message itself.
+func EventOf(id MessageID, eventID uint64) uint64 {
+	if eventID != 0 {
+		return eventID
+	}
+	return EventID(id.Stream, id.Seq)
+}
+
+// KeyOfEvent returns the key of a business event, the same for all messages that carry it.
+func KeyOfEvent(seed, eventID uint64, keys uint32) uint32 {
+	stream, seq := SplitEventID(eventID)
+	return KeyOf(seed, MessageID{Stream: stream, Seq: seq}, keys)
+}
+
 // NoKey is the Key of a record whose key cannot be read.
 const NoKey = ^uint32(0)
 

@@ -14,6 +14,7 @@ type Segment struct {
 	Name   string // file name without extension: "producer-1", "engine", "reader"
 	Role   string // producer, consumer, engine, reader, ...
 	Worker string `json:",omitempty"` // the worker that wrote it, as WorkerEnd names it
+	Group  string `json:",omitempty"` // the consumer group of its consumers; not needed where the header names one group
 }
 
 const (

@@ -49,6 +49,22 @@ type Member interface {
 	Commit(ctx context.Context, ds []Delivery) []Settlement
 }
 
+// GroupPosition is where a group stands in one partition.
+type GroupPosition struct {
+	Partition  int32
+	Committed  int64 // the next delivery's position; -1 = none
+	Start, End int64 // of the partition
+}
+
+// Lag is how many positions of the partition the group has not passed.
+func (p GroupPosition) Lag() int64 { return max(0, p.End-max(p.Committed, p.Start)) }
+
+// GroupPositions tells where a group stands in all partitions of a destination, past the links. A group that does not exist
+// stands nowhere: Committed is -1 everywhere.
+type GroupPositions interface {
+	GroupPositions(ctx context.Context, destination, group string) ([]GroupPosition, error)
+}
+
 // GroupMembers tells who is in a group: how many members it has, which protocol it speaks ("classic", "consumer") and whether
 // it is stable, which is when no rebalance is under way. A group that does not exist has no members.
 type GroupMembers interface {

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	_ system.Groups         = (*Cluster)(nil)
+	_ system.GroupPositions = (*Cluster)(nil)
 	_ system.GroupMembers   = (*Cluster)(nil)
 	_ system.GroupSetter    = (*Cluster)(nil)
 	_ system.PartitionAdder = (*Cluster)(nil)
@@ -68,30 +68,36 @@ func (c *Cluster) operate(ctx context.Context, what string, f func(context.Conte
 	return nil
 }
 
-// GroupPositions asks the group's coordinator for what is committed. A group that does not exist has committed nothing.
-func (c *Cluster) GroupPositions(ctx context.Context, group, destination string) (next []int64, err error) {
-	err = c.operate(ctx, "find positions of group "+group, func(ctx context.Context, admin *kadm.Client) error {
-		starts, err := offsets(admin.ListStartOffsets(ctx, destination))
-		if err != nil {
-			return err
-		}
+// GroupPositions asks the group's coordinator for what is committed, and the partitions' leaders for their start and end.
+func (c *Cluster) GroupPositions(ctx context.Context, destination, group string) ([]system.GroupPosition, error) {
+	var positions []system.GroupPosition
+	err := c.operate(ctx, "find positions of group "+group, func(ctx context.Context, admin *kadm.Client) error {
+		// The ends last: a lag may be taken for greater than it is, never for less.
 		committed, err := admin.FetchOffsetsForTopics(ctx, group, destination)
 		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 			return err
 		}
-		for p := range int32(len(starts)) {
-			at := int64(-1)
+		starts, err := offsets(admin.ListStartOffsets(ctx, destination))
+		if err != nil {
+			return fmt.Errorf("find starts: %w", err)
+		}
+		ends, err := offsets(admin.ListEndOffsets(ctx, destination))
+		if err != nil {
+			return fmt.Errorf("find ends: %w", err)
+		}
+		for p := range int32(min(len(starts), len(ends))) {
+			at := system.GroupPosition{Partition: p, Committed: -1, Start: starts[p], End: ends[p]}
 			if o, ok := committed.Lookup(destination, p); ok {
 				if o.Err != nil {
 					return fmt.Errorf("partition %d: %w", p, o.Err)
 				}
-				at = o.At
+				at.Committed = o.At
 			}
-			next = append(next, at)
+			positions = append(positions, at)
 		}
 		return nil
 	})
-	return next, err
+	return positions, err
 }
 
 // offsets returns listed offsets by partition. One that is missing or failed is an error.

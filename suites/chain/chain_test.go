@@ -25,8 +25,15 @@ func TestGuardedHoldsAndTwinBreaks(t *testing.T) {
 		}
 		for function, want := range map[string]string{p.Guarded: "", p.Unsafe: p.Anomaly} {
 			t.Run(p.Name+"/"+function, func(t *testing.T) {
-				if got := run(t, newEnv(t), function); got != want {
+				e := newEnv(t)
+				if got := run(t, e, function); got != want {
 					t.Errorf("shows %q, want %q", got, want)
+				}
+				if p.Query != "" {
+					found := scan[int](t, e, "SELECT count(*) FROM ("+p.Query+")")
+					if (found > 0) != (want != "") {
+						t.Errorf("the query finds %d rows", found)
+					}
 				}
 			})
 		}
@@ -245,6 +252,8 @@ var faults = map[string]func(t *testing.T, e *env, function string) string{
 	"state-order/old-after-new": func(t *testing.T, e *env, function string) string {
 		older, newer := event(1, 1, 1), event(2, 1, 2)
 		older.Amount, newer.Amount = 200, 100
+		must(t, PlaceOrder(t.Context(), e.Service, older))
+		must(t, PlaceOrder(t.Context(), e.Service, newer))
 		e.deliver(t, get[Handler](t, function), newer, older)
 		if scan[int](t, e, "SELECT amount FROM balances WHERE key = 1") == 200 {
 			return "stale-effect"

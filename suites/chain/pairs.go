@@ -6,155 +6,242 @@ type Pair struct {
 	Guarded string // function
 	Unsafe  string // function
 	Anomaly string // what the twin shows: "missing-effect", or with an attribution "missing-effect/settled-early"
-	LookFor string // a query, metric or comparison by which the anomaly is found in a running system
+	LookFor string // what to watch or compare in a running system, in words
+	Query   string // returns what is wrong, and no row otherwise; "" where the database alone does not show it
 }
 
 // Pairs lists all pairs by name, in the order of the chain.
 func Pairs() []Pair {
 	return []Pair{
 		{
-			"outbox/crash-between/commit-then-publish", "PlaceOrder", "PlaceOrderThenPublish", "unpublished",
-			"orders without an event: SELECT o.event_id FROM orders o LEFT JOIN outbox x USING (event_id) WHERE x.event_id IS NULL AND o.created_at < now() - interval '1 minute'; without an outbox, compare orders with the topic",
+			Name: "outbox/crash-between/commit-then-publish", Guarded: "PlaceOrder", Unsafe: "PlaceOrderThenPublish",
+			Anomaly: "unpublished",
+			LookFor: "orders without an event, older than a minute; where there is no outbox, compare the orders with the topic",
+			Query:   noEvent,
 		},
 		{
-			"outbox/crash-between/publish-then-commit", "PlaceOrder", "PublishThenPlaceOrder", "published-uncommitted",
-			"consumers that look up an order of an event and find none; xact_rollback in pg_stat_database growing beside a publish rate that does not fall",
+			Name: "outbox/crash-between/publish-then-commit", Guarded: "PlaceOrder", Unsafe: "PublishThenPlaceOrder",
+			Anomaly: "published-uncommitted",
+			LookFor: "consumers that look up the order of an event and find none; xact_rollback of pg_stat_database grows and the publish rate does not fall",
 		},
 		{
-			"outbox/relay-crash", "Relay", "RelayMarkFirst", "unpublished",
-			"rows marked published whose event id is not in the topic: compare SELECT event_id FROM outbox WHERE published_at > now() - interval '1 hour' with the topic of that hour",
+			Name: "outbox/relay-crash", Guarded: "Relay", Unsafe: "RelayMarkFirst",
+			Anomaly: "unpublished",
+			LookFor: "rows marked published whose event id is not in the topic: compare an hour of both",
 		},
 		{
-			"outbox/late-commit-gap/status", "Relay", "RelayPastLast", "unpublished",
-			"SELECT * FROM outbox WHERE status = 'pending' AND seq < (SELECT max(seq) FROM outbox WHERE status = 'published') AND created_at < now() - interval '1 minute'",
+			Name: "outbox/late-commit-gap/status", Guarded: "Relay", Unsafe: "RelayPastLast",
+			Anomaly: "unpublished",
+			LookFor: "pending rows behind published ones of their lane, older than a minute",
+			Query:   overtaken,
 		},
 		{
-			"outbox/late-commit-gap/horizon", "RelayBelowHorizon", "RelayPastCursor", "unpublished",
-			"compare count(*) of the outbox below the relay's position with the number of events in the topic; long transactions: SELECT max(now() - xact_start) FROM pg_stat_activity",
+			Name: "outbox/late-commit-gap/horizon", Guarded: "RelayBelowHorizon", Unsafe: "RelayPastCursor",
+			Anomaly: "unpublished",
+			LookFor: "fewer events in the topic than rows in the outbox below the relay's position; transactions that stay open: SELECT max(now() - xact_start) FROM pg_stat_activity",
 		},
 		{
-			"outbox/concurrent-relays", "Relay", "RelayWithoutLanes", "reordered-store",
-			"records of one key in the topic whose versions go back; consumers that report stale versions (UPDATE ... WHERE version < $1 changed no row)",
+			Name: "outbox/concurrent-relays", Guarded: "Relay", Unsafe: "RelayWithoutLanes",
+			Anomaly: "reordered-store",
+			LookFor: "events of a key published out of turn; records of one key in the topic whose versions go back; consumers that find events stale",
+			Query:   outOfTurn,
 		},
 		{
-			"outbox/commit-in-doubt", "PlaceOrderSurely", "PlaceOrderBlindly", "duplicate-effect",
-			"SELECT key, version, count(*) FROM orders GROUP BY key, version HAVING count(*) > 1; or orders of one customer, equal in content, seconds apart",
+			Name: "outbox/commit-in-doubt", Guarded: "PlaceOrderSurely", Unsafe: "PlaceOrderBlindly",
+			Anomaly: "duplicate-effect",
+			LookFor: "orders of one customer that are equal in content, seconds apart",
+			Query:   twoOrders,
 		},
 		{
-			"outbox/broker-outage", "RunRelay", "RunRelayGivingUp", "unpublished",
-			"SELECT status, count(*), min(created_at) FROM outbox WHERE status <> 'published' GROUP BY status: a status that nobody takes up again is a loss; alarm on the age of the oldest pending row",
+			Name: "outbox/broker-outage", Guarded: "RunRelay", Unsafe: "RunRelayGivingUp",
+			Anomaly: "unpublished",
+			LookFor: "rows of a status that nobody takes up again; alarm on the age of the oldest pending row, not on failures",
+			Query:   givenUp,
 		},
 		{
-			"kafka-acks/swallowed-error", "Send", "SendOrLog", "lost/never-published",
-			"record-error-rate and record-retry-rate of the producer above 0 while no row is written to the retry table; orders without an event in the topic",
+			Name: "kafka-acks/swallowed-error", Guarded: "Send", Unsafe: "SendOrLog",
+			Anomaly: "lost/never-published",
+			LookFor: "record-error-rate and record-retry-rate of the producer above 0 while no row is written to the retry table; orders without an event in the topic",
 		},
 		{
-			"kafka-acks/unbounded-retry", "SendInTime", "SendWhateverItTakes", "stall",
-			"request threads in the producer's send, bufferpool-wait-ratio near 1, and requests in flight that grow while the broker is away",
+			Name: "kafka-acks/unbounded-retry", Guarded: "SendInTime", Unsafe: "SendWhateverItTakes",
+			Anomaly: "stall",
+			LookFor: "request threads in the producer's send, bufferpool-wait-ratio near 1, and requests in flight that grow while the broker is away",
 		},
 		{
-			"kafka-acks/timeout-is-not-failure", "SendUntilConfirmed", "SendAgainAsNew", "duplicate-effect",
-			"effects of one key and version under several event ids: SELECT key, version, count(DISTINCT event_id) FROM notifications GROUP BY key, version HAVING count(DISTINCT event_id) > 1",
+			Name: "kafka-acks/timeout-is-not-failure", Guarded: "SendUntilConfirmed", Unsafe: "SendAgainAsNew",
+			Anomaly: "duplicate-effect",
+			LookFor: "equal effects under several event ids",
+			Query:   twoEvents,
 		},
 		{
-			"kafka-consume/crash-after-business-commit", "ApplyOnce", "ApplyAlways", "duplicate-effect",
-			"SELECT consumer, event_id, count(*) FROM notifications GROUP BY consumer, event_id HAVING count(*) > 1, after every restart and rebalance of consumers",
+			Name: "kafka-consume/crash-after-business-commit", Guarded: "ApplyOnce", Unsafe: "ApplyAlways",
+			Anomaly: "duplicate-effect",
+			LookFor: "events with several effects, after each restart and rebalance of consumers",
+			Query:   twoEffects,
 		},
 		{
-			"kafka-consume/commit-then-process", "Consume", "ConsumeSettleFirst", "missing-effect/settled-early",
-			"events below the group's committed offset without an effect: compare the event ids of the topic up to kafka-consumer-groups --describe CURRENT-OFFSET with the inbox",
+			Name: "kafka-consume/commit-then-process", Guarded: "Consume", Unsafe: "ConsumeSettleFirst",
+			Anomaly: "missing-effect/settled-early",
+			LookFor: "events below the group's committed offset without an effect: compare the event ids of the topic up to kafka-consumer-groups --describe CURRENT-OFFSET with the inbox",
 		},
 		{
-			"kafka-consume/failed-record-then-commit", "Consume", "ConsumeAndGoOn", "missing-effect/skipped",
-			"errors in the consumer's log whose event ids are neither in the inbox nor among the dead letters, while the lag is 0",
+			Name: "kafka-consume/failed-record-then-commit", Guarded: "Consume", Unsafe: "ConsumeAndGoOn",
+			Anomaly: "missing-effect/skipped",
+			LookFor: "errors in the consumer's log whose event ids are neither in the inbox nor among the dead letters, while the lag is 0",
 		},
 		{
-			"kafka-consume/failed-record-then-commit/park", "ConsumeParking", "ConsumeAndGoOn", "missing-effect/skipped",
-			"errors in the consumer's log whose event ids are neither in the inbox nor among the dead letters, while the lag is 0",
+			Name: "kafka-consume/failed-record-then-commit/park", Guarded: "ConsumeParking", Unsafe: "ConsumeAndGoOn",
+			Anomaly: "missing-effect/skipped",
+			LookFor: "errors in the consumer's log whose event ids are neither in the inbox nor among the dead letters, while the lag is 0",
 		},
 		{
-			"inbox/redelivery/check-then-write", "ApplyOnce", "ApplyUnlessSeen", "duplicate-effect",
-			"SELECT consumer, event_id, count(*) FROM inbox_without_key GROUP BY consumer, event_id HAVING count(*) > 1; an inbox without a unique index",
+			Name: "inbox/redelivery/check-then-write", Guarded: "ApplyOnce", Unsafe: "ApplyUnlessSeen",
+			Anomaly: "duplicate-effect",
+			LookFor: "an inbox without a unique index; events with several effects",
+			Query:   twoEffects,
 		},
 		{
-			"inbox/redelivery/mark-before-work", "ApplyOnce", "ApplyAfterMark", "missing-effect/deduplicated-wrongly",
-			"SELECT i.event_id FROM inbox i LEFT JOIN notifications n USING (consumer, event_id) WHERE n.event_id IS NULL",
+			Name: "inbox/redelivery/mark-before-work", Guarded: "ApplyOnce", Unsafe: "ApplyAfterMark",
+			Anomaly: "missing-effect/deduplicated-wrongly",
+			LookFor: "events that the inbox has and the effects have not",
+			Query:   noEffect,
 		},
 		{
-			"inbox/redelivery/business-key", "ApplyByBusinessKey", "ApplyWithoutKey", "duplicate-effect",
-			"SELECT consumer, event_id, count(*) FROM notifications GROUP BY consumer, event_id HAVING count(*) > 1; effect tables without a unique index on what they are the effect of",
+			Name: "inbox/redelivery/business-key", Guarded: "ApplyByBusinessKey", Unsafe: "ApplyWithoutKey",
+			Anomaly: "duplicate-effect",
+			LookFor: "effect tables without a unique index on what they are the effect of; events with several effects",
+			Query:   twoEffects,
 		},
 		{
-			"inbox/separate-transaction/work-first", "ApplyThenRemember", "ApplyBeforeMark", "duplicate-effect",
-			"SELECT n.event_id FROM notifications n LEFT JOIN inbox i USING (consumer, event_id) WHERE i.event_id IS NULL; xmin of the two rows of one event differs",
+			Name: "inbox/separate-transaction/work-first", Guarded: "ApplyThenRemember", Unsafe: "ApplyBeforeMark",
+			Anomaly: "duplicate-effect",
+			LookFor: "events with several effects; the xmin of an effect and of its inbox row differ",
+			Query:   twoEffects,
 		},
 		{
-			"inbox/separate-transaction/mark-first", "ApplyOnce", "ApplyAfterMark", "missing-effect/deduplicated-wrongly",
-			"SELECT i.event_id FROM inbox i LEFT JOIN notifications n USING (consumer, event_id) WHERE n.event_id IS NULL; xmin of the two rows of one event differs",
+			Name: "inbox/separate-transaction/mark-first", Guarded: "ApplyOnce", Unsafe: "ApplyAfterMark",
+			Anomaly: "missing-effect/deduplicated-wrongly",
+			LookFor: "events that the inbox has and the effects have not; the xmin of an effect and of its inbox row differ",
+			Query:   noEffect,
 		},
 		{
-			"inbox/digest-conflict", "ApplyOnce", "ApplyAnyContent", "missing-effect/deduplicated-wrongly",
-			"records of the topic with one event id and several contents; with digests in the inbox: SELECT event_id, count(DISTINCT digest) FROM dead_letter GROUP BY event_id",
+			Name: "inbox/digest-conflict", Guarded: "ApplyOnce", Unsafe: "ApplyAnyContent",
+			Anomaly: "missing-effect/deduplicated-wrongly",
+			LookFor: "records of the topic with one event id and several contents",
 		},
 		{
-			"inbox/two-consumers", "ApplyOnce", "ApplyForOneConsumer", "missing-effect/deduplicated-wrongly",
-			"an inbox whose unique index lacks the consumer; SELECT consumer, count(*) FROM inbox_by_event GROUP BY consumer adds up to the events instead of each being the events",
+			Name: "inbox/two-consumers", Guarded: "ApplyOnce", Unsafe: "ApplyForOneConsumer",
+			Anomaly: "missing-effect/deduplicated-wrongly",
+			LookFor: "an inbox whose unique index lacks the consumer: the rows of all consumers add up to the number of events",
 		},
 		{
-			"inbox/purged", "PurgeInbox", "PurgeInboxEarly", "duplicate-effect",
-			"min(received_at) of the inbox is younger than the retention of the topic, the oldest dead letter, or the backup that events may be replayed from",
+			Name: "inbox/purged", Guarded: "PurgeInbox", Unsafe: "PurgeInboxEarly",
+			Anomaly: "duplicate-effect",
+			LookFor: "min(received_at) of the inbox is younger than what events may be replayed from: the topic, the dead letters, a backup",
+			Query:   twoEffects,
 		},
 		{
-			"inbox/setnx/work", "ApplyWithKey", "ApplyAfterSetNX", "missing-effect/deduplicated-wrongly",
-			"keys of processed events without an effect: SCAN MATCH seen:*, and look their event ids up in the effect table",
+			Name: "inbox/setnx/work", Guarded: "ApplyWithKey", Unsafe: "ApplyAfterSetNX",
+			Anomaly: "missing-effect/deduplicated-wrongly",
+			LookFor: "keys of processed events without an effect: SCAN MATCH seen:*, and look their event ids up in the effect table",
 		},
 		{
-			"inbox/setnx/expiry", "ApplyWithKey", "ApplyWhileKeyLives", "duplicate-effect",
-			"evicted_keys and expired_keys of INFO stats above 0 where keys stand for what is done; TTL of the keys shorter than the retention of the topic; maxmemory-policy other than noeviction",
+			Name: "inbox/setnx/expiry", Guarded: "ApplyWithKey", Unsafe: "ApplyWhileKeyLives",
+			Anomaly: "duplicate-effect",
+			LookFor: "evicted_keys and expired_keys of INFO stats above 0 where keys stand for what is done; TTL of the keys shorter than the retention of the topic; maxmemory-policy other than noeviction",
+			Query:   twoEffects,
 		},
 		{
-			"inbox/state-machine", "PayOrder", "PayOrderAnyway", "duplicate-effect",
-			"updates of a state without the old state in the WHERE; SELECT event_id, count(*) FROM notifications GROUP BY event_id HAVING count(*) > 1",
+			Name: "inbox/state-machine", Guarded: "PayOrder", Unsafe: "PayOrderAnyway",
+			Anomaly: "duplicate-effect",
+			LookFor: "updates of a state without the old state in the WHERE; events with several effects",
+			Query:   twoEffects,
 		},
 		{
-			"state-order/old-after-new", "ApplyState", "OverwriteState", "stale-effect",
-			"SELECT b.key FROM balances b JOIN orders o USING (key) GROUP BY b.key, b.version HAVING b.version < max(o.version), once the consumers have caught up",
+			Name: "state-order/old-after-new", Guarded: "ApplyState", Unsafe: "OverwriteState",
+			Anomaly: "stale-effect",
+			LookFor: "states older than the newest event of their key, once the consumers have caught up",
+			Query:   oldState,
 		},
 		{
-			"external-effect/act-then-timeout/without-key", "Charge", "ChargeWithoutKey", "duplicate-effect",
-			"payments of one order in the provider's book: several with one reference; requests without an Idempotency-Key in its log",
+			Name: "external-effect/act-then-timeout/without-key", Guarded: "Charge", Unsafe: "ChargeWithoutKey",
+			Anomaly: "duplicate-effect",
+			LookFor: "payments of one order in the provider's book: several with one reference; requests without an Idempotency-Key in its log",
 		},
 		{
-			"external-effect/act-then-timeout/timeout-is-failure", "Charge", "ChargeOrFail", "phantom-effect",
-			"cancelled orders that the provider's book has a payment for: compare by reference, daily",
+			Name: "external-effect/act-then-timeout/timeout-is-failure", Guarded: "Charge", Unsafe: "ChargeOrFail",
+			Anomaly: "phantom-effect",
+			LookFor: "cancelled orders that the provider's book has a payment for: compare by reference, daily",
 		},
 		{
-			"external-effect/inside-transaction", "PlacePaidOrder", "PlaceOrderAndPay", "duplicate-effect",
-			"payments whose reference is no order, or several payments of one; pg_stat_activity: state = 'idle in transaction' while a remote call is made",
+			Name: "external-effect/inside-transaction", Guarded: "PlacePaidOrder", Unsafe: "PlaceOrderAndPay",
+			Anomaly: "duplicate-effect",
+			LookFor: "payments whose reference is no order, or several payments of one; remote calls between BEGIN and COMMIT of a business transaction",
 		},
 		{
-			"retry-deadletter/poison", "Retry", "RetryForever", "stall",
-			"one event id in the log of failures again and again; lag that grows on one partition while its consumer is busy",
+			Name: "retry-deadletter/poison", Guarded: "Retry", Unsafe: "RetryForever",
+			Anomaly: "stall",
+			LookFor: "one event id in the log of failures again and again; lag that grows on one partition while its consumer is busy",
 		},
 		{
-			"retry-deadletter/temporary", "Retry", "RetryNever", "missing-effect/skipped",
-			"errors in the log at the time of an outage, and as many events fewer in the inbox than in the topic, with an empty dead letter",
+			Name: "retry-deadletter/temporary", Guarded: "Retry", Unsafe: "RetryNever",
+			Anomaly: "missing-effect/skipped",
+			LookFor: "errors in the log at the time of an outage, and as many events fewer in the inbox than in the topic, with an empty dead letter",
 		},
 		{
-			"retry-deadletter/unknown-outcome", "Retry", "RetryAsNew", "duplicate-effect",
-			"SELECT key, version, count(*) FROM notifications GROUP BY key, version HAVING count(*) > 1: equal effects under several event ids",
+			Name: "retry-deadletter/unknown-outcome", Guarded: "Retry", Unsafe: "RetryAsNew",
+			Anomaly: "duplicate-effect",
+			LookFor: "equal effects under several event ids",
+			Query:   twoEvents,
 		},
 		{
-			"retry-deadletter/replay", "Replay", "ReplayAsNew", "duplicate-effect",
-			"events whose id is in no outbox, published after a replayed_at: SELECT event_id, replayed_at FROM dead_letter WHERE replayed_at IS NOT NULL",
+			Name: "retry-deadletter/replay", Guarded: "Replay", Unsafe: "ReplayAsNew",
+			Anomaly: "duplicate-effect",
+			LookFor: "equal effects under several event ids; events in the topic whose id is in no outbox",
+			Query:   twoEvents,
 		},
 		{
-			"retry-deadletter/record-of-failure/secret", "NewLetter", "NewLetterWithSecrets", "dead-letter-wrong",
-			"SELECT event_id FROM dead_letter WHERE error ~* '(password|token|secret|authorization|bearer)'",
+			Name: "retry-deadletter/record-of-failure/secret", Guarded: "NewLetter", Unsafe: "NewLetterWithSecrets",
+			Anomaly: "dead-letter-wrong",
+			LookFor: "dead letters whose error has a password or a token",
+			Query:   openSecrets,
 		},
 		{
-			"retry-deadletter/record-of-failure/fields", "NewLetter", "NewLetterWithoutTimes", "dead-letter-wrong",
-			"SELECT event_id FROM dead_letter WHERE first_failed_at IS NULL OR last_failed_at IS NULL OR attempts = 0 OR class = '' OR error = ''",
+			Name: "retry-deadletter/record-of-failure/fields", Guarded: "NewLetter", Unsafe: "NewLetterWithoutTimes",
+			Anomaly: "dead-letter-wrong",
+			LookFor: "dead letters that do not say since when, how often or why",
+			Query:   missingFields,
 		},
 	}
 }
+
+// The queries by which an anomaly is found in the tables of Schema. Yours have other names.
+const (
+	noEvent = `SELECT o.event_id FROM orders o LEFT JOIN outbox x USING (event_id) WHERE x.event_id IS NULL`
+
+	overtaken = `SELECT event_id FROM outbox o WHERE status = 'pending'
+	AND seq < (SELECT max(seq) FROM outbox p WHERE p.lane = o.lane AND p.status = 'published')`
+
+	outOfTurn = `SELECT a.event_id FROM outbox a JOIN outbox b USING (key)
+WHERE a.version < b.version AND a.published_at > b.published_at`
+
+	givenUp = `SELECT event_id, created_at FROM outbox WHERE status NOT IN ('pending', 'published')`
+
+	twoOrders = `SELECT key, version, array_agg(event_id) FROM orders GROUP BY key, version HAVING count(*) > 1`
+
+	twoEvents = `SELECT key, version, array_agg(event_id) FROM notifications
+GROUP BY key, version, consumer HAVING count(DISTINCT event_id) > 1`
+
+	twoEffects = `SELECT consumer, event_id, count(*) FROM notifications GROUP BY consumer, event_id HAVING count(*) > 1`
+
+	noEffect = `SELECT i.consumer, i.event_id FROM inbox i LEFT JOIN notifications n USING (consumer, event_id) WHERE n.event_id IS NULL`
+
+	oldState = `SELECT b.key, b.version, max(o.version) FROM balances b JOIN orders o USING (key)
+GROUP BY b.key, b.version HAVING b.version < max(o.version)`
+
+	openSecrets = `SELECT event_id FROM dead_letter WHERE error ~ '://[^:@/]*:[^*@]+@' OR error ~* '(bearer|basic) +[^*]'`
+
+	missingFields = `SELECT event_id FROM dead_letter WHERE first_failed_at IS NULL OR last_failed_at IS NULL
+	OR attempts = 0 OR '' IN (class, destination, error)`
+)

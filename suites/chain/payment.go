@@ -101,7 +101,8 @@ func PlaceOrderAndPay(ctx context.Context, s *Service, ev Event) error {
 }
 
 // ExecuteIntents makes a batch of the payments that are wanted. If it dies on the way they are wanted still, under the same
-// keys. What stays unknown is tried again, and after the last try is "in doubt": a case for a person, neither done nor failed.
+// keys. The row stays locked during the call, as the claim of this executor: nothing but the intent is in the transaction. What
+// stays unknown is tried again, and after the last try is "in doubt": a case for a person, neither done nor failed.
 func ExecuteIntents(ctx context.Context, s *Service, charge Charger) (int, error) {
 	w := s.begin(ctx, Event{})
 	defer w.end(ctx)

@@ -192,7 +192,7 @@ func (w *work) publish(ctx context.Context, events ...Event) {
 
 func (w *work) mark(ctx context.Context, events []Event) {
 	w.do(ctx, func(ctx context.Context, tx pgx.Tx, _ *Service, _ Event) error {
-		_, err := tx.Exec(ctx, "UPDATE outbox SET status = 'published', published_at = now() WHERE event_id = ANY($1)", idsOf(events))
+		_, err := tx.Exec(ctx, "UPDATE outbox SET status = 'published', published_at = statement_timestamp() WHERE event_id = ANY($1)", idsOf(events))
 		return err
 	})
 }

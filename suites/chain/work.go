@@ -132,8 +132,8 @@ func inDoubt(err error) bool {
 	}
 }
 
-// exec makes a step of a statement with the parameters $1 event id, $2 key, $3 version, $4 amount and, as far as it uses
-// them, $5 more. affected, if not nil, judges the number of rows.
+// exec makes a step of a statement with the parameters $1 event id, $2 key, $3 version, $4 amount and, if more is not nil,
+// those that it adds.
 func exec(sql string, more func(*Service, Event) []any) step {
 	return func(ctx context.Context, tx pgx.Tx, s *Service, ev Event) error {
 		args := []any{int64(ev.ID), int64(ev.Key), ev.Version, ev.Amount}

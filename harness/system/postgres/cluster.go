@@ -12,6 +12,7 @@ import (
 
 	"conform/harness/internal/container"
 	"conform/harness/system"
+	"conform/harness/system/disks"
 )
 
 var _ system.Cluster = (*Cluster)(nil)
@@ -24,6 +25,7 @@ type Cluster struct {
 	network  *container.Network
 	node     *Node
 	startup  time.Duration
+	rack     *disks.Rack // nil = an ordinary volume
 
 	mu      sync.Mutex
 	schemas map[string]bool // those that were made here
@@ -132,6 +134,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 	if n.data != nil {
 		errs = append(errs, n.data.Remove(ctx))
 	}
+	errs = append(errs, c.rack.Remove(ctx))
 	if c.network != nil {
 		errs = append(errs, c.network.Remove(ctx))
 	}

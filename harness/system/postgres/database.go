@@ -100,7 +100,8 @@ func (c *Cluster) UnflushedWAL(ctx context.Context) (bytes int64, err error) {
 }
 
 // CreateSchema makes a schema that the clients' role owns, one for each arm. A schema that exists already is left as it is:
-// the error wraps ErrSchemaExists and system.ErrUsage and names it. Names that begin with "pg_" are the server's.
+// the error wraps ErrSchemaExists and system.ErrUsage and names it. Names that begin with "pg_" are the server's. On a disk of
+// its own, all that the server has written is durable then.
 func (c *Cluster) CreateSchema(ctx context.Context, name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +112,7 @@ func (c *Cluster) CreateSchema(ctx context.Context, name string) error {
 	switch code := sqlState(err); {
 	case err == nil:
 		c.schemas[name] = true
-		return nil
+		return c.rack.Sync(ctx)
 	case code == codeDuplicateSchema:
 		err = fmt.Errorf("%w: %w: %w", ErrSchemaExists, system.ErrUsage, err)
 	case code == codeReservedName || code == codeZeroLengthName:

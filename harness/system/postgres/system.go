@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"path"
 	"strconv"
 	"strings"
@@ -14,8 +15,10 @@ import (
 
 	"conform/fixtures"
 	"conform/harness/internal/container"
+	"conform/harness/internal/disk"
 	"conform/harness/internal/netproxy"
 	"conform/harness/system"
+	"conform/harness/system/disks"
 )
 
 const (
@@ -56,7 +59,7 @@ func (System) Versions() []string {
 func (System) MemoryMiB(n int) int { return max(1, n) * memoryMiB }
 
 // Start brings up one server and waits until it takes connections, for at most two minutes. spec.Nodes must be 0 or 1.
-// The cluster is a *Cluster. Errors wrap system.ErrUsage or system.ErrEnvironment.
+// The cluster is a *Cluster; disks.Setting gives it a disk of its own. Errors wrap system.ErrUsage or system.ErrEnvironment.
 func (System) Start(ctx context.Context, spec system.Spec) (system.Cluster, error) {
 	c, err := start(ctx, spec)
 	if err != nil {
@@ -70,6 +73,14 @@ func (System) Start(ctx context.Context, spec system.Spec) (system.Cluster, erro
 
 func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 	began := time.Now()
+	mib := 0
+	if v, ok := spec.Settings[disks.Setting]; ok {
+		if mib, err = disks.ParseMiB(v); err != nil {
+			return nil, err
+		}
+		spec.Settings = maps.Clone(spec.Settings)
+		delete(spec.Settings, disks.Setting)
+	}
 	settings, err := settingsOf(spec)
 	if err != nil {
 		return nil, err
@@ -104,7 +115,7 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 		}
 	}()
 	_, _ = fmt.Fprintf(spec.Progress, "postgres %s: starting\n", spec.Version)
-	if err := c.provision(ctx, engine, owner, spec); err != nil {
+	if err := c.provision(ctx, engine, owner, spec, mib); err != nil {
 		return nil, err
 	}
 	if err := c.node.up(ctx); err != nil {
@@ -116,14 +127,22 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 }
 
 // provision makes everything that the server needs, and its container, without starting it.
-func (c *Cluster) provision(ctx context.Context, engine *container.Engine, owner container.Owner, spec system.Spec) (err error) {
+func (c *Cluster) provision(ctx context.Context, engine *container.Engine, owner container.Owner, spec system.Spec, mib int) (err error) {
 	prefix := "p" + strings.ToLower(rand.Text()[:6]) + "-" // a run may have several servers
 	if c.network, err = engine.NewNetwork(ctx, owner, prefix+"net"); err != nil {
 		return err
 	}
 	n := c.node
-	if n.data, err = engine.NewVolume(ctx, owner, prefix+nodeName+"-data"); err != nil {
-		return err
+	if mib > 0 {
+		if c.rack, err = disks.Open(ctx, engine, owner, prefix+"disks", disk.Spec{Name: dataDisk, MiB: mib}); err != nil {
+			return err
+		}
+		n.data = c.rack.Volume(dataDisk)
+	}
+	if n.data == nil {
+		if n.data, err = engine.NewVolume(ctx, owner, prefix+nodeName+"-data"); err != nil {
+			return err
+		}
 	}
 	n.pod, err = engine.NewPod(ctx, owner, container.PodSpec{
 		Name: prefix + nodeName + "-pod", Network: c.network, Hostname: nodeName, Ports: []int{port},
@@ -135,13 +154,13 @@ func (c *Cluster) provision(ctx context.Context, engine *container.Engine, owner
 	if err != nil {
 		return err
 	}
-	disk := diskOf(spec.Version)
+	mount := diskOf(spec.Version)
 	n.server, err = engine.NewContainer(ctx, owner, container.Spec{
 		Name: prefix + nodeName, Image: spec.Image, Pod: n.pod,
 		Entrypoint: []string{"sh", startFile}, Cmd: []string{},
 		User: "postgres", // the server refuses to run as root
 		Env: map[string]string{
-			"PGDATA":       path.Join(disk, "conform"),
+			"PGDATA":       path.Join(mount, "conform"),
 			"CONFORM_USER": roleEngine,
 		},
 		Files: []container.File{
@@ -150,7 +169,7 @@ func (c *Cluster) provision(ctx context.Context, engine *container.Engine, owner
 			{Path: configDir + "/pg_hba.conf", Content: []byte(hba)},
 			{Path: configDir + "/password", Content: []byte(c.password + "\n")},
 		},
-		Mounts: map[string]*container.Volume{disk: n.data},
+		Mounts: map[string]*container.Volume{mount: n.data},
 	})
 	return err
 }

@@ -1,0 +1,500 @@
+package suites
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"conform/harness/ledger"
+	"conform/harness/system"
+	"conform/harness/system/kafka"
+	"conform/harness/worker"
+	"conform/suites/chain"
+)
+
+// roleKafkaConsume is the worker role of a consumer that runs the reference code of suites/chain on Kafka.
+const roleKafkaConsume = "kafka-consume"
+
+func init() { worker.Register(roleKafkaConsume, consumeRole(kafka.Clients{})) }
+
+// The parameters of a consuming role. Its named points are those of suites/chain between after-fetch and after-settle, and
+// pointNoPosition.
+const (
+	paramLoop     = "loop"     // chain.Loop by name; default Consume
+	paramHandler  = "handler"  // chain.Handler by name; default ApplyOnce
+	paramConsumer = "consumer" // the consumer's name in the inbox; default "consumer"
+	// paramCommit says when what the loop settles is committed: "each" (default), "batch" (before the next fetch), or
+	// "never" (the client's auto-commit does that).
+	paramCommit = "commit"
+	// paramRevoke says what happens when partitions are revoked: "commit" (default) what is settled, or "nothing".
+	paramRevoke = "revoke"
+	// paramPoll "ahead" polls again while the worker still processes; default "after".
+	paramPoll = "poll"
+	// paramWork is how long the business work on one delivery takes, beside its transaction; default 0.
+	paramWork = "work"
+	// paramFail makes the handler fail the first time that it gets its n-th delivery; default 0 = never.
+	paramFail = "fail"
+)
+
+// pointNoPosition is reached by a consumer that has no position to go on from, has left its group and stops.
+const pointNoPosition = "no-position"
+
+// pollWait bounds one poll, so that a stop is noticed.
+const pollWait = 100 * time.Millisecond
+
+// errNotOurs is returned for deliveries of partitions that went to another member.
+var errNotOurs = fmt.Errorf("%w: the partition was revoked", chain.ErrTemporary)
+
+// consumeRole runs a loop and a handler of suites/chain on a broker's client, with effects in PostgreSQL.
+func consumeRole(clients system.Clients) worker.Role {
+	return func(ctx context.Context, s *worker.Session) error {
+		c, err := newConsuming(ctx, s)
+		if err != nil {
+			return err
+		}
+		defer c.pool.Close()
+		if c.client, err = clients.OpenConsumer(ctx, s.Config.Client); err != nil {
+			return fmt.Errorf("open consumer: %w", err)
+		}
+		c.member, _ = c.client.(system.Member)
+		if c.member != nil {
+			c.member.Watch(c.changed)
+		}
+		err = s.Ready(ctx)
+		if err == nil {
+			err = c.run(ctx)
+		}
+		closed := c.client.Close(context.WithoutCancel(ctx))
+		if errors.Is(err, kafka.ErrNoPosition) {
+			// It has left its group, so that somebody can set the position.
+			return errors.Join(s.Point(pointNoPosition), closed)
+		}
+		return errors.Join(err, closed)
+	}
+}
+
+// consuming is a chain.Subscriber that records what it does.
+type consuming struct {
+	s       *worker.Session
+	client  system.Consumer
+	member  system.Member // nil = the system has no groups
+	pool    *pgxpool.Pool
+	service *chain.Service
+	loop    chain.Loop
+	handler chain.Handler
+	work    time.Duration
+	failNth int
+
+	commit, revoke string
+	ahead          chan fetched // of paramPoll "ahead"; else nil
+	stop           context.CancelFunc
+
+	fetches sync.WaitGroup // of the poller
+
+	positions sync.Mutex
+	position  map[int32]int64 // committed, or where the partition was first read
+
+	mu       sync.Mutex // guards the rest, and holds a revocation up while a delivery is handled
+	owned    map[int32]bool
+	released []system.Delivery
+	settled  map[int32]system.Delivery    // to be committed, the last one of each partition
+	batch    map[uint64][]system.Delivery // by event id, in the order they came
+	current  system.Delivery              // the one that is handled
+	handled  int
+	failed   uint64 // event that failed as planned
+	missing  error  // why polling cannot go on
+}
+
+type fetched struct {
+	ds  []system.Delivery
+	err error
+}
+
+func newConsuming(ctx context.Context, s *worker.Session) (*consuming, error) {
+	p := s.Config.Params
+	c := &consuming{
+		s: s, commit: or(p[paramCommit], "each"), revoke: or(p[paramRevoke], "commit"),
+		owned: map[int32]bool{}, settled: map[int32]system.Delivery{}, batch: map[uint64][]system.Delivery{}, position: map[int32]int64{},
+	}
+	var ok [2]bool
+	c.loop, ok[0] = chain.Function[chain.Loop](or(p[paramLoop], "Consume"))
+	c.handler, ok[1] = chain.Function[chain.Handler](or(p[paramHandler], "ApplyOnce"))
+	var errs []error
+	for i, name := range []string{p[paramLoop], p[paramHandler]} {
+		if !ok[i] {
+			errs = append(errs, fmt.Errorf("chain has no loop or handler %q", name))
+		}
+	}
+	var err error
+	if v := p[paramWork]; v != "" {
+		c.work, err = time.ParseDuration(v)
+		errs = append(errs, err)
+	}
+	if v := p[paramFail]; v != "" {
+		c.failNth, err = strconv.Atoi(v)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("read parameters of %s: %w: %w", s.Config.Role, err, system.ErrUsage)
+	}
+	if p[paramPoll] == "ahead" {
+		c.ahead = make(chan fetched, 1)
+	}
+	if c.pool, err = openDatabase(ctx, s.Config); err != nil {
+		return nil, err
+	}
+	c.service = &chain.Service{
+		Name: or(p[paramConsumer], "consumer"), Destination: s.Config.Client.Destination, DB: c.pool, Log: s.Log,
+		Backoff: chain.Backoff{First: 20 * time.Millisecond, Max: 500 * time.Millisecond},
+		Point:   c.at,
+	}
+	return c, nil
+}
+
+func or(v, def string) string {
+	if v == "" {
+		return def
+	}
+	return v
+}
+
+// openDatabase opens the arm's schema. The pool connects at its first use.
+func openDatabase(ctx context.Context, c worker.Config) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(c.With["postgres"].DSN)
+	if err != nil {
+		// The text of the error may hold the connection string.
+		return nil, fmt.Errorf("open database: the connection string cannot be read: %w", system.ErrUsage)
+	}
+	config.MaxConns = 4
+	config.ConnConfig.RuntimeParams["search_path"] = c.Schema
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	return pool, nil
+}
+
+// run consumes until the engine wants it to stop or there is no position to go on from.
+func (c *consuming) run(ctx context.Context) error {
+	ctx, c.stop = context.WithCancel(ctx)
+	defer c.stop()
+	if c.ahead != nil {
+		c.fetches.Add(1)
+		go c.pollAhead(ctx)
+	}
+	err := chain.RunConsumer(ctx, c.service, c, c.handle, c.loop)
+	c.stop()
+	c.fetches.Wait()
+	ctx = context.WithoutCancel(ctx)
+	c.commitSettled(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(err, c.missing)
+}
+
+// pollAhead fetches the next batch while the one before is processed.
+func (c *consuming) pollAhead(ctx context.Context) {
+	defer c.fetches.Done()
+	for ctx.Err() == nil {
+		ds, err := c.poll(ctx)
+		if len(ds) == 0 && err == nil {
+			continue
+		}
+		select {
+		case c.ahead <- fetched{ds, err}:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// poll waits a little for deliveries, and records them.
+func (c *consuming) poll(ctx context.Context) ([]system.Delivery, error) {
+	ctx, cancel := context.WithTimeout(ctx, pollWait)
+	ds, err := c.client.Poll(ctx)
+	cancel()
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	now := worker.Now()
+	for i, d := range ds {
+		e := c.event(ledger.Received, d)
+		e.At = now
+		if i < len(ds)-1 {
+			c.s.Record(e)
+		} else if failed := c.s.RecordNow(e); failed != nil { // a commit by the client itself may follow at any time
+			return nil, failed
+		}
+	}
+	c.s.Count(worker.Counts{Received: int64(len(ds))})
+	c.positions.Lock()
+	defer c.positions.Unlock()
+	for _, d := range ds {
+		if _, ok := c.position[d.Partition]; !ok {
+			c.position[d.Partition] = d.Offset
+		}
+	}
+	return ds, err
+}
+
+// event returns an event about a delivery.
+func (c *consuming) event(kind ledger.Kind, d system.Delivery) ledger.Event {
+	e := ledger.Event{
+		Kind: kind, Consumer: c.s.Config.Consumer, At: worker.Now(), Key: ledger.NoKey, Attempt: uint32(d.Attempt),
+		Pos: ledger.Position{Destination: c.s.Config.Destination, Partition: d.Partition, Offset: d.Offset},
+	}
+	if kind == ledger.Received {
+		e.Digest = ledger.Digest(d.Payload)
+	}
+	if k, ok := ledger.ParseKey(string(d.Key)); ok {
+		e.Key = k
+	}
+	if h, ok := ledger.ParsePayload(d.Payload); ok {
+		e.Stream, e.Seq, e.EventID = h.ID.Stream, h.ID.Seq, h.EventID
+	}
+	return e
+}
+
+// Fetch returns what was released, or the next deliveries.
+func (c *consuming) Fetch(ctx context.Context) ([]chain.Delivery, error) {
+	select {
+	case <-c.s.Stopping():
+		c.stop()
+		return nil, context.Canceled
+	default:
+	}
+	c.commitSettled(ctx)
+	c.mu.Lock()
+	ds := c.ours(c.released)
+	c.released = nil
+	c.mu.Unlock()
+	var err error
+	if len(ds) == 0 {
+		if c.ahead == nil {
+			ds, err = c.poll(ctx)
+		} else {
+			select {
+			case f := <-c.ahead:
+				ds, err = f.ds, f.err
+			case <-time.After(pollWait):
+			case <-ctx.Done():
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if errors.Is(err, kafka.ErrNoPosition) {
+		c.missing = err
+		c.stop()
+		return nil, err
+	}
+	clear(c.batch)
+	events := make([]chain.Delivery, 0, len(ds))
+	for _, d := range ds {
+		e := c.event(ledger.Received, d)
+		id := ledger.EventOf(e.ID(), e.EventID)
+		c.batch[id] = append(c.batch[id], d)
+		// The content is what the event id stands for, whichever message carried it.
+		events = append(events, chain.Delivery{
+			Event:   chain.Event{ID: id, Key: e.Key, Version: ledger.VersionOf(id), Amount: 1, Body: []byte{}},
+			Attempt: d.Attempt, Position: d,
+		})
+	}
+	return events, err
+}
+
+// ours returns the deliveries of partitions that are still owned.
+func (c *consuming) ours(ds []system.Delivery) []system.Delivery {
+	return slices.DeleteFunc(slices.Clone(ds), func(d system.Delivery) bool { return c.member != nil && !c.owned[d.Partition] })
+}
+
+// handle does the work on one delivery and records how that ended. A revocation waits for it.
+func (c *consuming) handle(ctx context.Context, s *chain.Service, ev chain.Event) (chain.Result, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.batch[ev.ID][0]
+	c.current, c.batch[ev.ID] = d, c.batch[ev.ID][1:]
+	if c.member != nil && !c.owned[d.Partition] {
+		return "", errNotOurs
+	}
+	c.handled++
+	var result chain.Result
+	var err error
+	if c.handled == c.failNth {
+		c.failed = ev.ID
+		err = fmt.Errorf("%w: planned failure", chain.ErrPermanent)
+	} else {
+		if c.work > 0 {
+			select {
+			case <-time.After(c.work):
+			case <-ctx.Done():
+			}
+		}
+		result, err = c.handler(ctx, s, ev)
+	}
+	if result == chain.Applied { // recorded at its point already
+		return result, err
+	}
+	e := c.event(ledger.Handled, d)
+	e.Text, e.Outcome = string(result), ledger.OK
+	if err != nil {
+		e.Text, e.Outcome, e.Detail = "retried", ledger.Failed, chain.Redact(err)
+		if errors.Is(err, chain.ErrInDoubt) {
+			e.Outcome = ledger.InDoubt
+		}
+	} else {
+		c.s.Count(worker.Counts{Handled: 1})
+	}
+	return result, errors.Join(err, c.s.RecordNow(e))
+}
+
+// at records the end of the business transaction, and is where the worker crashes or waits.
+func (c *consuming) at(ctx context.Context, point string, ev chain.Event) error {
+	if point == chain.AfterBusinessCommit {
+		e := c.event(ledger.Handled, c.current)
+		e.Text, e.Outcome = string(chain.Applied), ledger.OK
+		if err := c.s.RecordNow(e); err != nil {
+			return err
+		}
+		c.s.Count(worker.Counts{Handled: 1})
+	}
+	return c.s.PointOf(ctx, point, ev.ID, ev.Key)
+}
+
+// Settle commits d, or leaves that for later.
+func (c *consuming) Settle(ctx context.Context, d chain.Delivery) error {
+	delivery := d.Position.(system.Delivery)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.commit == "never":
+		return nil
+	case c.member != nil && !c.owned[delivery.Partition]:
+		return errNotOurs
+	}
+	c.settled[delivery.Partition] = delivery
+	if c.commit != "each" {
+		return nil
+	}
+	return c.commitLocked(ctx, nil)
+}
+
+// Release keeps deliveries, to return them from the next Fetch.
+func (c *consuming) Release(_ context.Context, ds []chain.Delivery) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range ds {
+		c.released = append(c.released, d.Position.(system.Delivery))
+	}
+	return nil
+}
+
+// commitSettled commits what is settled. A commit that failed is no error of the loop: what it did not cover comes again.
+func (c *consuming) commitSettled(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.commitLocked(ctx, nil); err != nil {
+		c.s.Log.Warn("commit failed", "error", err)
+	}
+}
+
+// commitLocked commits what is settled of the partitions; nil = of all.
+func (c *consuming) commitLocked(ctx context.Context, partitions []int32) error {
+	var ds []system.Delivery
+	for p, d := range c.settled {
+		if partitions == nil || slices.Contains(partitions, p) {
+			ds = append(ds, d)
+			delete(c.settled, p)
+		}
+	}
+	if len(ds) == 0 {
+		return nil
+	}
+	sent := worker.Now()
+	if c.member == nil {
+		return c.settleEach(ctx, ds, sent)
+	}
+	return c.record(c.member.Commit(ctx, ds), sent)
+}
+
+// settleEach settles deliveries of a system without positions.
+func (c *consuming) settleEach(ctx context.Context, ds []system.Delivery, sent int64) error {
+	err := c.client.Settle(ctx, ds)
+	for _, d := range ds {
+		e := c.event(ledger.Settled, d)
+		e.Text, e.Sent = "ack", sent
+		if err == nil {
+			e.Outcome = ledger.OK
+			c.s.Count(worker.Counts{Settled: 1})
+		} else {
+			e.Detail = err.Error()
+		}
+		c.s.Record(e)
+	}
+	return err
+}
+
+// record records commits, and returns an error if one was not confirmed.
+func (c *consuming) record(done []system.Settlement, sent int64) error {
+	var errs []error
+	for _, s := range done {
+		c.s.Record(ledger.Event{
+			Kind: ledger.Settled, Consumer: c.s.Config.Consumer, Outcome: s.Outcome, At: worker.Now(), Sent: sent, Text: "commit", Detail: s.Err,
+			Pos: ledger.Position{Destination: c.s.Config.Destination, Partition: s.Partition, Offset: s.Next},
+		})
+		if s.Outcome != ledger.OK {
+			errs = append(errs, fmt.Errorf("commit of partition %d: %s", s.Partition, s.Err))
+			continue
+		}
+		c.passed(s.Partition, s.Next)
+	}
+	return errors.Join(errs...)
+}
+
+// passed counts the deliveries that a commit has settled.
+func (c *consuming) passed(partition int32, next int64) {
+	c.positions.Lock()
+	defer c.positions.Unlock()
+	if from, ok := c.position[partition]; ok && next > from {
+		c.position[partition] = next
+		c.s.Count(worker.Counts{Settled: next - from})
+	}
+}
+
+// changed is called by the client when its membership changes.
+func (c *consuming) changed(change system.Change) {
+	if change.Kind == system.AutoCommitted { // it may come while a delivery is handled, and must not wait for that
+		_ = c.record(change.Commits, 0) // an auto-commit that failed is nobody's error
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := ledger.Event{Kind: ledger.Revoked, Consumer: c.s.Config.Consumer, At: change.At, Text: string(change.Kind)}
+	switch change.Kind {
+	case system.Assigned:
+		e.Kind = ledger.Assigned
+	case system.Revoked:
+		if c.revoke == "commit" {
+			if err := c.commitLocked(context.Background(), change.Partitions); err != nil {
+				c.s.Log.Warn("commit on revocation failed", "error", err)
+			}
+		}
+		e.At = worker.Now()
+	}
+	for _, p := range change.Partitions {
+		c.owned[p] = change.Kind == system.Assigned
+		if change.Kind != system.Assigned {
+			delete(c.settled, p)
+			c.positions.Lock()
+			delete(c.position, p)
+			c.positions.Unlock()
+		}
+		e.Pos = ledger.Position{Destination: c.s.Config.Destination, Partition: p, Offset: -1}
+		c.s.Record(e)
+	}
+}

@@ -57,14 +57,14 @@ var (
 // faults are the faults of the pairs. Each uses the function of that name and returns the anomaly it sees.
 var faults = map[string]func(t *testing.T, e *env, function string) string{
 	"outbox/crash-between/commit-then-publish": func(t *testing.T, e *env, function string) string {
-		e.crash[AfterOrderCommit] = true
+		e.crashAt(AfterOrderCommit)
 		must(t, get[Command](t, function)(t.Context(), e.Service, first))
 		e.drain(t, Relay)
 		return e.storeAnomaly(t)
 	},
 
 	"outbox/crash-between/publish-then-commit": func(t *testing.T, e *env, function string) string {
-		e.crash[BeforeOrderCommit] = true
+		e.crashAt(BeforeOrderCommit)
 		must(t, get[Command](t, function)(t.Context(), e.Service, first))
 		e.drain(t, Relay)
 		return e.storeAnomaly(t)
@@ -72,7 +72,7 @@ var faults = map[string]func(t *testing.T, e *env, function string) string{
 
 	"outbox/relay-crash": func(t *testing.T, e *env, function string) string {
 		must(t, PlaceOrder(t.Context(), e.Service, first))
-		e.crash[BeforeMark], e.crash[AfterMark] = true, true
+		e.crashAt(BeforeMark, AfterMark)
 		e.drain(t, get[Job](t, function))
 		return e.storeAnomaly(t)
 	},
@@ -158,14 +158,14 @@ var faults = map[string]func(t *testing.T, e *env, function string) string{
 
 	"kafka-consume/crash-after-business-commit": func(t *testing.T, e *env, function string) string {
 		e.broker.log = []Event{first}
-		e.crash[AfterBusinessCommit] = true
+		e.crashAt(AfterBusinessCommit)
 		e.consume(t, Consume, get[Handler](t, function))
 		return e.effectAnomaly(t, "", mailer, first)
 	},
 
 	"kafka-consume/commit-then-process": func(t *testing.T, e *env, function string) string {
 		e.broker.log = []Event{first}
-		e.crash[BeforeBusinessCommit] = true
+		e.crashAt(BeforeBusinessCommit)
 		must(t, get[Loop](t, function)(t.Context(), e.Service, e.broker, ApplyOnce))
 		e.broker.reopen()
 		e.consume(t, get[Loop](t, function), ApplyOnce)
@@ -193,7 +193,7 @@ var faults = map[string]func(t *testing.T, e *env, function string) string{
 	},
 
 	"inbox/redelivery/mark-before-work": func(t *testing.T, e *env, function string) string {
-		e.crash[BeforeBusinessCommit] = true // the work fails
+		e.crashAt(BeforeBusinessCommit) // the work fails
 		e.deliver(t, get[Handler](t, function), first, first)
 		return e.effectAnomaly(t, "deduplicated-wrongly", mailer, first)
 	},
@@ -229,7 +229,7 @@ var faults = map[string]func(t *testing.T, e *env, function string) string{
 	},
 
 	"inbox/setnx/work": func(t *testing.T, e *env, function string) string {
-		e.crash[AfterMarkSeen] = true
+		e.crashAt(AfterMarkSeen)
 		e.deliver(t, get[Handler](t, function), first)
 		e.keys.expire()
 		e.deliver(t, get[Handler](t, function), first)
@@ -271,7 +271,7 @@ var faults = map[string]func(t *testing.T, e *env, function string) string{
 
 	"external-effect/inside-transaction": func(t *testing.T, e *env, function string) string {
 		book := e.startPayments(t, &PaymentService{})
-		e.crash[BeforeBusinessCommit] = true
+		e.crashAt(BeforeBusinessCommit)
 		for range 2 {
 			must(t, get[Command](t, function)(t.Context(), e.Service, first))
 		}
@@ -415,7 +415,7 @@ func (e *env) payAndLoseTheAnswer(t *testing.T, charge Charger) string {
 	t.Helper()
 	book := e.startPayments(t, &PaymentService{Point: e.point})
 	must(t, PlacePaidOrder(t.Context(), e.Service, first))
-	e.crash[AfterPaymentMade] = true
+	e.crashAt(AfterPaymentMade)
 	_, err := ExecuteIntents(t.Context(), e.Service, charge)
 	must(t, err)
 	return paymentAnomaly(t, e, book)

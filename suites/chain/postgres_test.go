@@ -67,8 +67,10 @@ type env struct {
 	pool   *pgxpool.Pool
 	broker *broker
 	keys   *memoryKeys
-	crash  map[string]bool // points at which the process dies, once
 	ids    atomic.Uint64
+
+	mu    sync.Mutex
+	crash map[string]bool // points at which the process dies, once
 }
 
 var errCrash = errors.New("crash")
@@ -113,13 +115,23 @@ func newEnv(tb testing.TB) *env {
 	return e
 }
 
-// point dies at the points of e.crash. Tests that use it do one thing at a time.
+// point dies at the points of e.crash.
 func (e *env) point(_ context.Context, name string, _ Event) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.crash[name] {
 		delete(e.crash, name)
 		return errCrash
 	}
 	return nil
+}
+
+func (e *env) crashAt(points ...string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range points {
+		e.crash[p] = true
+	}
 }
 
 // holdAt stops the first to come to a point, until release is called. reached is closed when it is there.

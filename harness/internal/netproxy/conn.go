@@ -255,6 +255,7 @@ func (c *conn) answers() error {
 func (c *conn) responses() error {
 	in := &frames{r: bufio.NewReaderSize(c.node, bufferSize), session: c.session, way: ToClient}
 	continuer, _ := c.session.(Continuer)
+	announcer, _ := c.session.(Announcer)
 	var (
 		within  bool   // an earlier frame of a response that a rule acts on has come
 		dropped Counts // what was swallowed of it
@@ -265,6 +266,15 @@ func (c *conn) responses() error {
 				return errReset
 			}
 			return err
+		}
+		if announcer != nil {
+			announced, err := c.announcement(in, announcer)
+			if err != nil {
+				return err
+			}
+			if announced {
+				continue
+			}
 		}
 		w, err := c.take(in)
 		if err != nil {
@@ -315,6 +325,44 @@ func (c *conn) responses() error {
 			return err
 		}
 	}
+}
+
+// announcement passes the current frame on, drops it or holds it if it is an announcement; false if it is none.
+func (c *conn) announcement(in *frames, announcer Announcer) (bool, error) {
+	whole, err := in.whole()
+	if err != nil {
+		return false, err
+	}
+	r, confirmed, refused, ok := announcer.Announce(whole)
+	if !ok {
+		return false, nil
+	}
+	r.announced = true
+	if rule := c.link.pick(&r); rule != nil && !rule.isReleased() {
+		if rule.rule.Action == DropResponse {
+			in.consumed()
+			rule.done(confirmed)
+			c.link.count(r.Client, r.Kind, Counts{Dropped: 1, DroppedBytes: int64(len(whole)), DroppedMessages: confirmed})
+			return true, errReset
+		}
+		rule.done(r.Messages)
+		select {
+		case <-rule.released:
+		case <-c.done:
+			return true, errReset
+		}
+	}
+	if !c.link.out.wait(c.done) {
+		return true, errReset
+	}
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	if _, err := c.client.Write(whole); err != nil {
+		return true, err
+	}
+	in.consumed()
+	c.link.count(r.Client, r.Kind, Counts{Responses: 1, ResponseBytes: int64(len(whole)), Confirmed: confirmed, Refused: refused})
+	return true, nil
 }
 
 // take removes the request that a response belongs to from the pending ones.

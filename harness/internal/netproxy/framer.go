@@ -41,6 +41,14 @@ type Continuer interface {
 	More() bool
 }
 
+// Announcer is implemented by a Session whose node speaks of its own accord: it hands out messages, or confirms many requests
+// at once. Rules of DropResponse and HoldResponse pick announcements by their kind as they pick requests.
+type Announcer interface {
+	// Announce describes a whole frame of the node that answers no single request, and says how many messages it confirms
+	// and refuses. ok is false for any other frame. It must not keep frame.
+	Announce(frame []byte) (r Request, confirmed, refused int64, ok bool)
+}
+
 // Request is what a framer tells of one request.
 type Request struct {
 	Kind     string // the framer's name for it, e.g. "produce"
@@ -49,4 +57,6 @@ type Request struct {
 	NoReply  bool   // there will be no response
 	Messages int64  // messages in it
 	State    any    // the framer's own; if not nil, Judge is called with the response
+
+	announced bool // it came from the node
 }

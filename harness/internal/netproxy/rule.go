@@ -8,7 +8,7 @@ import (
 )
 
 // Action is what a rule does to the requests it picks. None of them applies to a request without a reply, except
-// DropRequest, ResetRequest and HoldRequest.
+// DropRequest, ResetRequest and HoldRequest; to what the node announces only DropResponse and HoldResponse apply.
 type Action uint8
 
 // The actions.
@@ -125,6 +125,18 @@ func (a *Armed) picks(r *Request) bool {
 	return (a.rule.Kind == "" || a.rule.Kind == r.Kind) && strings.HasPrefix(r.Client, a.rule.Client)
 }
 
+// applies says whether the rule's action can be done to such a request.
+func (a *Armed) applies(r *Request) bool {
+	switch a.rule.Action {
+	case DropRequest, ResetRequest, HoldRequest:
+		return !r.announced
+	case Answer:
+		return !r.announced && !r.NoReply
+	default:
+		return !r.NoReply
+	}
+}
+
 // pick counts the request at every rule and returns the one that acts on it, or nil.
 func (l *Link) pick(r *Request) *Armed {
 	l.mu.Lock()
@@ -134,7 +146,7 @@ func (l *Link) pick(r *Request) *Armed {
 		if !a.picks(r) {
 			continue
 		}
-		if r.NoReply && a.rule.Action != DropRequest && a.rule.Action != ResetRequest && a.rule.Action != HoldRequest {
+		if !a.applies(r) {
 			continue
 		}
 		a.hits.Seen++

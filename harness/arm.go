@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"conform/harness/internal/clock"
 	"conform/harness/ledger"
@@ -16,38 +18,171 @@ import (
 	"conform/harness/worker"
 )
 
-// armRun is one arm while it runs: its ledger folder and its producers.
+// armRun is one arm while it runs: its ledger folder, its producers and its processes.
 type armRun struct {
 	arm         Arm
 	folder      string // absolute
 	destination string
 	client      string // client id prefix, unique on the cluster
+	schema      string
 	header      ledger.Header
 	load        Load
 	argv        []string
 	system      System
 	endpoints   []string
-	flushCap    time.Duration
+	with        map[string]system.Cluster
+	peers       map[string]string // addresses of the processes that listen
+	caps        caps
 
 	engine sync.Mutex // guards events
 	events *journal   // the engine's own segment
 
-	stop     chan struct{} // closed when the load ends
-	stopOnce sync.Once
-	ended    chan struct{} // closed once all producers have ended
+	producers *crew // nil = the arm has no load
+	processes []*crew
+	drained   ledger.Event // what became of its drain; Kind 0 = there was none
 
-	mu      sync.Mutex
-	counts  Counts // of ended producers
-	current *worker.Process
-	fault   error    // of the machine, as a worker saw it
-	unwell  []string // producers that did not end as planned
+	mu     sync.Mutex
+	fault  error    // of the machine, as a worker saw it
+	unwell []string // workers that did not end as planned
 }
 
-func (a *armRun) incarnations() []Incarnation {
-	if len(a.arm.Producer.Incarnations) > 0 {
-		return a.arm.Producer.Incarnations
+// enlist makes the arm's crews.
+func (a *armRun) enlist() error {
+	incarnations := a.arm.Producer.Incarnations
+	if len(incarnations) == 0 {
+		incarnations = []Incarnation{{}}
 	}
-	return []Incarnation{{}}
+	if a.arm.Producer.None {
+		incarnations = nil
+	} else {
+		a.producers = a.crew(producerCrew)
+		a.producers.config = func(i int) worker.Config { return a.producerConfig(incarnations[i], i) }
+		a.producers.follows = func(i int, _ bool) bool { return i+1 < len(incarnations) }
+		for _, inc := range incarnations {
+			a.producers.points = a.producers.points || inc.CrashAt != ""
+		}
+	}
+	a.peers = map[string]string{}
+	for i, p := range a.arm.Processes {
+		if p.Listen {
+			address, err := freeAddress()
+			if err != nil {
+				return err
+			}
+			a.peers[p.Name] = address
+		}
+		c := a.crew(p.Name)
+		c.manual, c.points = p.Manual, p.CrashAt != ""
+		c.follows = func(_ int, crashed bool) bool { return crashed && p.Restart }
+		c.config = func(r int) worker.Config {
+			// Streams and consumers are numbered without regard to what happens first: payloads are a
+			// function of them.
+			n := uint32(1 + i + r*len(a.arm.Processes))
+			return a.processConfig(p, r, uint32(len(incarnations))+n, n)
+		}
+		a.processes = append(a.processes, c)
+	}
+	return nil
+}
+
+func (a *armRun) crew(name string) *crew {
+	c := &crew{arm: a, name: name, idle: make(chan struct{}), tally: tally{at: map[string]int{}}}
+	close(c.idle)
+	return c
+}
+
+// freeAddress returns a loopback address that nobody listens at. It is free until somebody does.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("reserve address: %w: %w", err, system.ErrEnvironment)
+	}
+	address := l.Addr().String()
+	return address, l.Close()
+}
+
+func (a *armRun) producerConfig(inc Incarnation, i int) worker.Config {
+	role := a.arm.Producer.Role
+	if role == "" {
+		role = a.system.Producer
+	}
+	return worker.Config{
+		Role: role, Stream: uint32(i + 1), Rate: a.load.Rate, Window: a.load.Window, Messages: inc.Messages,
+		Client: system.ClientConfig{ClientID: a.client + "p" + strconv.Itoa(i+1), Settings: a.arm.Client},
+		Claim:  string(a.arm.Producer.Claim), End: string(inc.End), Params: a.arm.Producer.Params,
+		CrashAt: inc.CrashAt, CrashNth: inc.CrashNth, CrashIf: inc.CrashIf,
+		HoldAt: inc.HoldAt, HoldNth: inc.HoldNth, HoldIf: inc.HoldIf,
+	}
+}
+
+func (a *armRun) processConfig(p Process, r int, stream, consumer uint32) worker.Config {
+	c := worker.Config{
+		Role: p.Role, Stream: stream, Consumer: consumer, Rate: a.load.Rate, Window: a.load.Window,
+		Client: system.ClientConfig{Settings: merged(a.arm.Client, p.Client)}, Params: p.Params, Listen: a.peers[p.Name],
+	}
+	if p.Group != "" {
+		c.Client.Group = a.client + p.Group
+	}
+	if r == 0 {
+		c.CrashAt, c.CrashNth, c.CrashIf = p.CrashAt, p.CrashNth, p.CrashIf
+		c.HoldAt, c.HoldNth, c.HoldIf = p.HoldAt, p.HoldNth, p.HoldIf
+	}
+	return c
+}
+
+// complete adds what all workers of the arm are told.
+func (a *armRun) complete(c worker.Config, name string) worker.Config {
+	c.Worker, c.Journal = name, filepath.Join(a.folder, name+journalTail)
+	c.Seed, c.Workload, c.Schema, c.Peers = a.header.Seed, a.header.Workload, a.schema, a.peers
+	c.Params = merged(c.Params, map[string]string{worker.ParamTag: strconv.FormatUint(uint64(a.header.Tag()), 10)})
+	c.Client.System, c.Client.Endpoints = a.system.Name(), a.endpoints
+	c.Client.Destination, c.Client.Partitions = a.destination, a.load.Partitions
+	if c.Client.ClientID == "" {
+		c.Client.ClientID = a.client + name
+	}
+	for system, cluster := range a.with {
+		if c.With == nil {
+			c.With = map[string]worker.Endpoint{}
+		}
+		c.With[system] = endpoint(cluster, c.Client.ClientID)
+	}
+	return c
+}
+
+func endpoint(c system.Cluster, client string) worker.Endpoint {
+	e := worker.Endpoint{Endpoints: c.Endpoints()}
+	if dsn, ok := c.(system.Connector); ok {
+		e.DSN = dsn.DSN(client, false)
+	}
+	return e
+}
+
+// merged returns a map of its own with all of both, b winning.
+func merged(a, b map[string]string) map[string]string {
+	m := maps.Clone(a)
+	if m == nil {
+		m = map[string]string{}
+	}
+	maps.Copy(m, b)
+	return m
+}
+
+// crews lists the arm's processes, and then its load.
+func (a *armRun) crews() []*crew {
+	if a.producers == nil {
+		return a.processes
+	}
+	return append(slices.Clone(a.processes), a.producers)
+}
+
+// crewOf returns the crew of that name, or nil.
+func (a *armRun) crewOf(name string) *crew {
+	for _, c := range a.crews() {
+		if c.name == name {
+			return c
+		}
+	}
+	return nil
 }
 
 // record writes an event of the engine into the arm's ledger at once.
@@ -61,145 +196,39 @@ func (a *armRun) record(e ledger.Event) error {
 	return a.events.flush()
 }
 
-// Counts returns what the arm's producers have reported so far.
+// Counts returns what the arm's workers have reported so far.
 func (a *armRun) Counts() Counts {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	c := a.counts
-	if a.current != nil {
-		c = c.plus(a.current.Counts())
+	var sum Counts
+	for _, c := range a.crews() {
+		sum = sum.add(c.Counts())
 	}
-	return c
+	return sum
 }
 
 func (c Counts) plus(w worker.Counts) Counts {
+	return c.add(Counts{
+		Sent: int(w.Sent), Confirmed: int(w.Confirmed), Refused: int(w.Refused), InDoubt: int(w.InDoubt), Claimed: int(w.Claimed),
+		Ordered: int(w.Ordered), Published: int(w.Published), Received: int(w.Received), Handled: int(w.Handled), Settled: int(w.Settled),
+	})
+}
+
+func (c Counts) add(o Counts) Counts {
 	return Counts{
-		Sent: c.Sent + int(w.Sent), Confirmed: c.Confirmed + int(w.Confirmed), Refused: c.Refused + int(w.Refused),
-		InDoubt: c.InDoubt + int(w.InDoubt), Claimed: c.Claimed + int(w.Claimed),
+		Sent: c.Sent + o.Sent, Confirmed: c.Confirmed + o.Confirmed, Refused: c.Refused + o.Refused,
+		InDoubt: c.InDoubt + o.InDoubt, Claimed: c.Claimed + o.Claimed,
+		Ordered: c.Ordered + o.Ordered, Published: c.Published + o.Published,
+		Received: c.Received + o.Received, Handled: c.Handled + o.Handled, Settled: c.Settled + o.Settled,
 	}
 }
 
 func (c Counts) minus(o Counts) Counts {
-	return Counts{
-		Sent: c.Sent - o.Sent, Confirmed: c.Confirmed - o.Confirmed, Refused: c.Refused - o.Refused,
-		InDoubt: c.InDoubt - o.InDoubt, Claimed: c.Claimed - o.Claimed,
-	}
+	return c.add(Counts{
+		Sent: -o.Sent, Confirmed: -o.Confirmed, Refused: -o.Refused, InDoubt: -o.InDoubt, Claimed: -o.Claimed,
+		Ordered: -o.Ordered, Published: -o.Published, Received: -o.Received, Handled: -o.Handled, Settled: -o.Settled,
+	})
 }
 
-// start starts incarnation i and waits until its client is open.
-func (a *armRun) start(ctx context.Context, i int) (*worker.Process, error) {
-	inc := a.incarnations()[i]
-	name := "producer-" + strconv.Itoa(i+1)
-	c := worker.Config{
-		Role: a.system.Producer, Worker: name, Journal: filepath.Join(a.folder, name+journalTail),
-		Seed: a.header.Seed, Stream: uint32(i + 1),
-		Client: system.ClientConfig{
-			System: a.system.Name(), Endpoints: a.endpoints, ClientID: a.client + "p" + strconv.Itoa(i+1),
-			Destination: a.destination, Partitions: a.load.Partitions, Settings: a.arm.Client,
-		},
-		Workload: a.header.Workload, Rate: a.load.Rate, Window: a.load.Window, Messages: inc.Messages,
-		Claim: string(a.arm.Producer.Claim), End: string(inc.End),
-		Params: map[string]string{worker.ParamTag: strconv.FormatUint(uint64(a.header.Tag()), 10)},
-	}
-	p, err := worker.Start(ctx, a.argv, c)
-	if err != nil {
-		return nil, err
-	}
-	a.mu.Lock()
-	a.current = p
-	a.mu.Unlock()
-	if err := p.Ready(ctx); err != nil {
-		p.Kill()
-		return nil, errors.Join(fmt.Errorf("open client of arm %s: %w", a.arm.Name, err), a.finish(p, i, "its client was not open in time"))
-	}
-	return p, nil
-}
-
-// drive runs the arm's producers one after the other, the first of which is started and waits, and
-// returns once all have ended. After the load's end none is started any more, and one that does not
-// flush within the cap is killed: its sends stay in doubt. When ctx ends, all are killed at once.
-func (a *armRun) drive(ctx context.Context, first *worker.Process) error {
-	defer close(a.ended)
-	p := first
-	for i := range a.incarnations() {
-		if i > 0 {
-			select {
-			case <-a.stop:
-				return nil
-			case <-ctx.Done():
-				return nil
-			default:
-			}
-			var err error
-			if p, err = a.start(ctx, i); err != nil {
-				if ctx.Err() != nil {
-					return nil
-				}
-				return a.fail(err)
-			}
-		}
-		p.Begin()
-		// One that is to end by its own count is left to it until the load ends.
-		note := a.attend(ctx, p)
-		if err := a.finish(p, i, note); err != nil {
-			return a.fail(err)
-		}
-	}
-	return nil
-}
-
-// attend waits for a producer's end and returns why it was killed, if it was.
-func (a *armRun) attend(ctx context.Context, p *worker.Process) (note string) {
-	select {
-	case <-p.Done():
-		return ""
-	case <-a.stop:
-		p.Stop()
-	case <-ctx.Done():
-		p.Kill()
-		<-p.Done()
-		return "the run was ended"
-	}
-	flushed := time.NewTimer(a.flushCap)
-	defer flushed.Stop()
-	select {
-	case <-p.Done():
-		return ""
-	case <-flushed.C:
-		note = fmt.Sprintf("stuck, it did not end within %s", a.flushCap)
-	case <-ctx.Done():
-		note = "the run was ended"
-	}
-	p.Kill()
-	<-p.Done()
-	return note
-}
-
-// finish records how producer i ended, with a note where it was killed. The error is the machine's.
-func (a *armRun) finish(p *worker.Process, i int, note string) error {
-	end := p.End()
-	if !end.Planned && note != "" {
-		end.How += ": " + note
-	}
-	a.mu.Lock()
-	a.counts = a.counts.plus(p.Counts())
-	a.current = nil
-	name := "producer-" + strconv.Itoa(i+1)
-	if !end.Planned {
-		a.unwell = append(a.unwell, fmt.Sprintf("%s of arm %s %s", name, a.arm.Name, end.How))
-	}
-	a.mu.Unlock()
-	e := ledger.Event{Kind: ledger.WorkerEnd, Text: name, Detail: end.How, N: end.Buffered}
-	if end.Planned {
-		e.Outcome = ledger.OK
-	}
-	err := a.record(e)
-	if errors.Is(end.Err, system.ErrEnvironment) {
-		err = errors.Join(end.Err, err)
-	}
-	return err
-}
-
+// fail notes a failure of the machine, which ends the run of the arm, and returns it.
 func (a *armRun) fail(err error) error {
 	a.mu.Lock()
 	a.fault = errors.Join(a.fault, err)
@@ -213,16 +242,38 @@ func (a *armRun) machineFault() error {
 	return a.fault
 }
 
-// endLoad lets the arm's producers flush and end.
-func (a *armRun) endLoad() { a.stopOnce.Do(func() { close(a.stop) }) }
+// note keeps that a worker did not end as planned: the arm is inconclusive.
+func (a *armRun) note(what string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unwell = append(a.unwell, what)
+}
 
-func (a *armRun) hasEnded() bool {
-	select {
-	case <-a.ended:
-		return true
-	default:
-		return false
+func (a *armRun) ails() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.unwell)
+}
+
+// endLoad lets the arm's producers flush and end.
+func (a *armRun) endLoad() {
+	if a.producers != nil {
+		a.producers.end()
 	}
+}
+
+func (a *armRun) hasEnded() bool { return a.producers == nil || a.producers.hasEnded() }
+
+// heal ends what has struck the arm's workers and was not healed, whatever becomes of ctx.
+func (a *armRun) heal(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healCap)
+	defer cancel()
+	var errs []error
+	for _, c := range a.crews() {
+		_, err := c.heal(ctx, func(*strike) bool { return true })
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // open makes the arm's folder, its header and the engine's segment.
@@ -256,6 +307,21 @@ func (a Arm) settings() map[string]string {
 			all[prefix+k] = v
 		}
 	}
+	for name, m := range a.WithNode {
+		for k, v := range m {
+			all[name+" node "+k] = v
+		}
+	}
+	for k, v := range a.Producer.Params {
+		all["producer "+k] = v
+	}
+	for _, p := range a.Processes {
+		for _, m := range []map[string]string{p.Client, p.Params} {
+			for k, v := range m {
+				all[p.Name+" "+k] = v
+			}
+		}
+	}
 	claim := a.Producer.Claim
 	if claim == "" {
 		claim = AtConfirm
@@ -273,4 +339,55 @@ func (a Arm) expect() *ledger.Expect {
 		Anomaly: a.Break.Anomaly, Attribution: a.Break.Attribution,
 		Knob: a.Break.Knob, Forces: a.Break.Forces, Place: a.Break.Place,
 	}
+}
+
+// strikes names the strikes that an arm's own workers are to suffer.
+func (a Arm) strikes() []string {
+	var names []string
+	add := func(crew, crash, hold string) {
+		if crash != "" {
+			names = append(names, "crash-"+crew)
+		}
+		if hold != "" {
+			names = append(names, "hold-"+crew)
+		}
+	}
+	for _, i := range a.Producer.Incarnations {
+		add(producerCrew, i.CrashAt, i.HoldAt)
+	}
+	for _, p := range a.Processes {
+		add(p.Name, p.CrashAt, p.HoldAt)
+	}
+	return unique(names)
+}
+
+// has says whether an arm has a process, or with "producer" a load.
+func (a Arm) has(process string) bool {
+	if process == producerCrew {
+		return !a.Producer.None
+	}
+	return slices.ContainsFunc(a.Processes, func(p Process) bool { return p.Name == process })
+}
+
+// groups lists the consumer groups of the arm's processes.
+func (a *armRun) groups() []ledger.Group {
+	var groups []ledger.Group
+	for _, p := range a.arm.Processes {
+		name := a.client + p.Group
+		if p.Group != "" && !slices.ContainsFunc(groups, func(g ledger.Group) bool { return g.Name == name }) {
+			groups = append(groups, ledger.Group{Name: name})
+		}
+	}
+	return groups
+}
+
+// unique returns a list of its own in which each name is once.
+func unique(names []string) []string {
+	var out []string
+	for _, n := range names {
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return out
 }

@@ -33,17 +33,18 @@ type engine struct {
 	log     *slog.Logger
 	dir     *folder
 	res     Result
-	cluster *running
-	made    int // clusters started
+	up      []*running // the broker and the systems beside it, in no order
+	made    int        // clusters started
+	release func()     // of the memory that is reserved for the suite; nil = none is
 }
 
 // running is the cluster that is up.
 type running struct {
 	system.Cluster
+	name     string // of its system
 	number   int
 	suite    *Suite
 	settings map[string]string
-	release  func()
 }
 
 // Run runs the scenarios of cfg.Suites and returns what was found. The Result is whole as far as
@@ -70,15 +71,13 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err := dir.save(runFile, e.res); err != nil {
 		return e.res, err
 	}
-	e.say("seed %d, run %s", cfg.Seed, cfg.RunID)
-
 	if cfg.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, cfg.Timeout, errTimeout)
 		defer cancel()
 	}
 	err = e.runAll(ctx)
-	err = errors.Join(err, e.closeCluster(ctx, cfg.Keep && ctx.Err() == nil))
+	err = errors.Join(err, e.closeAll(ctx, cfg.Keep && ctx.Err() == nil))
 	conclude(&e.res)
 	e.res.Ended = time.Now()
 	if saved := dir.save(resultFile, e.res); saved != nil {
@@ -116,7 +115,7 @@ func (c Config) check() error {
 				return fmt.Errorf("run %s: two scenarios are named %s: %w", s.Name, sc.Name, system.ErrUsage)
 			}
 			seen[sc.Name] = true
-			if err := c.checkScenario(sc); err != nil {
+			if err := c.checkScenario(s, sc); err != nil {
 				return fmt.Errorf("run %s/%s: %w: %w", s.Name, sc.Name, err, system.ErrUsage)
 			}
 		}
@@ -124,12 +123,24 @@ func (c Config) check() error {
 	return nil
 }
 
-func (c Config) checkScenario(sc Scenario) error {
+func (c Config) checkScenario(suite Suite, sc Scenario) error {
 	p, err := plan.New(c.Seed, sc.Targets, sc.Steps)
 	if err != nil {
 		return err
 	}
-	arms := map[string]bool{}
+	for name, role := range sc.Targets {
+		r, on := role.Split()
+		if on == "" {
+			continue
+		}
+		if !slices.ContainsFunc(suite.With, func(s system.System) bool { return s.Name() == on }) {
+			return fmt.Errorf("target %q is on %s, which the suite does not run with", name, on)
+		}
+		if r != plan.One && r != plan.All && r != plan.Majority {
+			return fmt.Errorf("target %q: a %s of %s cannot be told", name, r, on)
+		}
+	}
+	arms, processes := map[string]bool{}, map[string]bool{producerCrew: true}
 	for _, a := range sc.Arms {
 		if arms[a.Name] || a.Name == "" || strings.ContainsAny(a.Name, "/\\") {
 			return fmt.Errorf("arm name %q is empty, not unique or not a file name", a.Name)
@@ -138,34 +149,43 @@ func (c Config) checkScenario(sc Scenario) error {
 		if (a.Role == Control) != (a.Break != nil) {
 			return fmt.Errorf("arm %s: a control, and only a control, has a break", a.Name)
 		}
+		if err := a.checkProcesses(processes); err != nil {
+			return fmt.Errorf("arm %s: %w", a.Name, err)
+		}
 	}
-	known := func(names []string) error {
+	known := func(names []string, process string) error {
 		for _, n := range names {
 			if !arms[n] {
 				return fmt.Errorf("no arm is named %q", n)
 			}
 		}
+		if process != "" && !processes[process] {
+			return fmt.Errorf("no process is named %q", process)
+		}
 		return nil
 	}
 	for _, s := range p.Steps {
 		for _, u := range s.Until {
-			if err := known(u.Arms); err != nil {
+			if err := known(u.Arms, u.Process); err != nil {
 				return fmt.Errorf("step %q: %w", s.Name, err)
 			}
 			if u.Kind == plan.Custom && sc.Gates[u.Name] == nil {
 				return fmt.Errorf("step %q: no gate is named %q", s.Name, u.Name)
 			}
 		}
-		if err := known(s.Arms); err != nil {
+		if err := known(s.Arms, s.Process); err != nil {
 			return fmt.Errorf("step %q: %w", s.Name, err)
 		}
-		if s.Do != "" && sc.Actions[s.Do] == nil && !slices.Contains([]string{DoStart, DoRestart, DoStopLoad, DoElectUnclean, DoBaseline}, s.Do) {
+		if s.Do != "" && sc.Actions[s.Do] == nil && !doesProcess(s.Do) && !slices.Contains([]string{DoStart, DoRestart, DoStopLoad, DoElectUnclean, DoBaseline}, s.Do) {
 			return fmt.Errorf("step %q: no action is named %q", s.Name, s.Do)
+		}
+		if doesProcess(s.Do) && (s.Process == "" || s.Process == producerCrew && s.Do == DoStartProcess) {
+			return fmt.Errorf("step %q: %s wants a process", s.Name, s.Do)
 		}
 		if s.Inject == nil {
 			continue
 		}
-		if err := known(s.Inject.Arms); err != nil {
+		if err := known(s.Inject.Arms, ""); err != nil {
 			return fmt.Errorf("step %q: %w", s.Name, err)
 		}
 		f, ok := c.Faults[s.Inject.Fault]
@@ -179,11 +199,38 @@ func (c Config) checkScenario(sc Scenario) error {
 	return nil
 }
 
+// reserved are the names of segments that the engine writes itself.
+var reserved = []string{producerCrew, "engine", "reader", "snapshot"}
+
+// checkProcesses checks the processes of an arm and adds their names to known.
+func (a Arm) checkProcesses(known map[string]bool) error {
+	own := map[string]bool{}
+	for _, p := range a.Processes {
+		bad := p.Name == "" || own[p.Name] || slices.Contains(reserved, p.Name) || strings.HasPrefix(p.Name, producerCrew+"-") || strings.ContainsAny(p.Name, "/\\")
+		switch {
+		case bad:
+			return fmt.Errorf("process name %q is empty, not unique, not a file name or the engine's own", p.Name)
+		case p.Role == "":
+			return fmt.Errorf("process %s has no role", p.Name)
+		case p.Restart && p.CrashAt == "":
+			return fmt.Errorf("process %s starts again after a crash that is not planned", p.Name)
+		}
+		own[p.Name], known[p.Name] = true, true
+	}
+	if a.Producer.None && len(a.Processes) == 0 {
+		return errors.New("it has neither a load nor a process")
+	}
+	return nil
+}
+
 func (e *engine) say(format string, args ...any) {
 	if e.cfg.Progress != nil {
 		fmt.Fprintf(e.cfg.Progress, format+"\n", args...)
 	}
 }
+
+// nodeSettings are the node settings of the broker and of the systems beside it, by system name.
+type nodeSettings map[string]map[string]string
 
 // unit is those arms of a scenario that share a cluster.
 type unit struct {
@@ -193,13 +240,17 @@ type unit struct {
 
 // group collects the units of a suite by the node settings they need, in the order of their first
 // use: a cluster is started once for all that can share it.
-func group(s *Suite) (settings []map[string]string, units [][]unit) {
+func group(s *Suite) (settings []nodeSettings, units [][]unit) {
 	for i, sc := range s.Scenarios {
 		for _, arm := range sc.Arms {
-			g := slices.IndexFunc(settings, func(m map[string]string) bool { return maps.Equal(m, arm.Node) })
+			wanted := nodeSettings{s.System.Name(): arm.Node}
+			for _, other := range s.With {
+				wanted[other.Name()] = arm.WithNode[other.Name()]
+			}
+			g := slices.IndexFunc(settings, func(m nodeSettings) bool { return maps.EqualFunc(m, wanted, maps.Equal) })
 			if g < 0 {
 				g = len(settings)
-				settings, units = append(settings, arm.Node), append(units, nil)
+				settings, units = append(settings, wanted), append(units, nil)
 			}
 			if n := len(units[g]); n > 0 && units[g][n-1].scenario == i {
 				units[g][n-1].arms = append(units[g][n-1].arms, arm)
@@ -224,7 +275,7 @@ func (e *engine) runAll(ctx context.Context) error {
 			break
 		}
 		// Another suite may be on another system, and needs the memory.
-		if err := e.closeCluster(ctx, e.cfg.Keep && i == len(e.cfg.Suites)-1); first == nil {
+		if err := e.closeAll(ctx, e.cfg.Keep && i == len(e.cfg.Suites)-1); first == nil {
 			first = err
 		}
 	}
@@ -310,7 +361,7 @@ func (e *engine) runSuite(ctx context.Context, s *Suite, res *SuiteResult) error
 }
 
 // runUnit runs some arms of a scenario once and judges them from their ledgers.
-func (e *engine) runUnit(ctx context.Context, s *Suite, u unit, node map[string]string, repeat int, res *ScenarioResult) error {
+func (e *engine) runUnit(ctx context.Context, s *Suite, u unit, node nodeSettings, repeat int, res *ScenarioResult) error {
 	if res.Status == audit.NotApplicable {
 		return nil
 	}
@@ -318,7 +369,17 @@ func (e *engine) runUnit(ctx context.Context, s *Suite, u unit, node map[string]
 	sc := &s.Scenarios[u.scenario]
 	l := &live{tell: e.cfg.Live, now: Live{Suite: s.Name, Scenario: sc.Name, Repeat: repeat + 1, Runs: e.cfg.Runs}}
 	l.phase("provision")
-	cluster, err := e.need(ctx, s, node)
+	cluster, err := e.need(ctx, s, s.System, node)
+	with := map[string]system.Cluster{}
+	for _, other := range s.With {
+		if err != nil {
+			break
+		}
+		var c *running
+		if c, err = e.need(ctx, s, other, node); err == nil {
+			with[other.Name()] = c.Cluster
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -327,7 +388,7 @@ func (e *engine) runUnit(ctx context.Context, s *Suite, u unit, node map[string]
 	if err != nil {
 		return err
 	}
-	if why := e.unable(cluster, sc); why != "" {
+	if why := e.unable(cluster, with, sc); why != "" {
 		res.Status, res.Reasons = audit.NotApplicable, []string{why}
 		return nil
 	}
@@ -340,7 +401,7 @@ func (e *engine) runUnit(ctx context.Context, s *Suite, u unit, node map[string]
 		}
 	}
 	r := &res.Repeats[i]
-	w := &wave{e: e, suite: s, scenario: sc, cluster: cluster, repeat: r, plan: p, load: sc.Load.withDefaults(e.cfg), live: l}
+	w := &wave{e: e, suite: s, scenario: sc, cluster: cluster, with: with, repeat: r, plan: p, load: sc.Load.withDefaults(e.cfg), live: l}
 	reasons, err := w.run(ctx, u.arms)
 	r.Steps = append(r.Steps, w.steps...)
 	r.Reasons = append(r.Reasons, reasons...)
@@ -366,11 +427,18 @@ func (e *engine) runUnit(ctx context.Context, s *Suite, u unit, node map[string]
 		err = environment(err)
 		r.Error = joinSeen(r.Error, err.Error())
 		// Whatever state it is in: the next scenario gets another.
-		e.note(cluster, sc.Name+": rebuilt after an error")
-		return errors.Join(err, e.closeCluster(ctx, false))
+		for _, c := range slices.Clone(e.up) {
+			e.note(c, sc.Name+": rebuilt after an error")
+			err = errors.Join(err, e.closeCluster(ctx, c, false))
+		}
+		return err
 	}
 	if sc.Destructive {
-		return e.baseline(ctx, cluster, sc.Name)
+		for _, c := range slices.Clone(e.up) {
+			if err := e.baseline(ctx, c, sc.Name); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -400,7 +468,13 @@ func (l Load) withDefaults(cfg Config) Load {
 }
 
 // unable says why a scenario cannot be run on a cluster, or nothing.
-func (e *engine) unable(c *running, sc *Scenario) string {
+func (e *engine) unable(c *running, with map[string]system.Cluster, sc *Scenario) string {
+	of := func(target string) system.Cluster {
+		if _, name := sc.Targets[target].Split(); name != "" {
+			return with[name]
+		}
+		return c.Cluster
+	}
 	has := func(ok bool, what string) string {
 		if ok {
 			return ""
@@ -410,12 +484,10 @@ func (e *engine) unable(c *running, sc *Scenario) string {
 	_, reads := c.Cluster.(system.StoreReader)
 	_, ends := c.Cluster.(system.Positions)
 	_, leads := c.Cluster.(system.LeaderFinder)
-	_, counts := c.Cluster.(system.WireCounter)
-	_, kills := c.Cluster.(system.Killer)
 	_, elects := c.Cluster.(system.Elector)
 	whys := []string{has(reads && ends, "be read to their end")}
 	for _, role := range sc.Targets {
-		switch role {
+		switch role, _ := role.Split(); role {
 		case plan.All, plan.One, plan.Majority:
 		default:
 			whys = append(whys, has(leads, "tell who leads"))
@@ -425,6 +497,7 @@ func (e *engine) unable(c *running, sc *Scenario) string {
 		for _, u := range s.Until {
 			switch u.Kind {
 			case plan.ConfirmedBy, plan.SentTo:
+				_, counts := of(u.Target).(system.WireCounter)
 				whys = append(whys, has(counts, "count messages on their links"))
 			case plan.InSync, plan.FullyInSync, plan.LeaderNot, plan.LeaderIs, plan.LeaderNone, plan.LeaderAny:
 				whys = append(whys, has(leads, "tell who leads"))
@@ -433,6 +506,7 @@ func (e *engine) unable(c *running, sc *Scenario) string {
 		if sc.Actions[s.Do] == nil {
 			switch s.Do {
 			case DoStart, DoRestart:
+				_, kills := of(s.Target).(system.Killer)
 				whys = append(whys, has(kills, "start a node"))
 			case DoElectUnclean:
 				whys = append(whys, has(elects, "hold unclean elections"))
@@ -440,7 +514,7 @@ func (e *engine) unable(c *running, sc *Scenario) string {
 		}
 		if s.Inject != nil {
 			if f := e.cfg.Faults[s.Inject.Fault]; f.Supports != nil {
-				if err := f.Supports(c.Cluster); err != nil {
+				if err := f.Supports(of(s.Inject.Target)); err != nil {
 					whys = append(whys, err.Error())
 				}
 			}
@@ -451,37 +525,49 @@ func (e *engine) unable(c *running, sc *Scenario) string {
 	return strings.Join(slices.Compact(whys), "; ")
 }
 
-// need returns a cluster with these node settings, starting one if the one that is up is another.
-func (e *engine) need(ctx context.Context, s *Suite, node map[string]string) (*running, error) {
-	if c := e.cluster; c != nil && c.suite == s && maps.Equal(c.settings, node) {
-		return c, nil
-	}
-	if err := e.closeCluster(ctx, false); err != nil {
-		return nil, err
-	}
-	name := s.System.Name()
-	version := e.cfg.Versions[name]
-	if version == "" {
-		version = s.System.Versions()[0]
-	}
-	release := func() {}
-	if e.cfg.Reserve != nil {
-		var err error
-		if release, err = e.cfg.Reserve(ctx, s.System.MemoryMiB(0)); err != nil {
-			return nil, fmt.Errorf("%w: reserve memory for %s: %w", errNoCluster, name, environment(err))
+// need returns a cluster of one of the suite's systems with these node settings, starting one if the one that is up is another.
+func (e *engine) need(ctx context.Context, s *Suite, sys system.System, all nodeSettings) (*running, error) {
+	name := sys.Name()
+	node := all[name]
+	for _, c := range slices.Clone(e.up) {
+		switch {
+		case c.suite != s:
+		case c.name != name:
+			continue
+		case maps.Equal(c.settings, node):
+			return c, nil
+		}
+		if err := e.closeCluster(ctx, c, false); err != nil {
+			return nil, err
 		}
 	}
+	version := e.cfg.Versions[name]
+	if version == "" {
+		version = sys.Versions()[0]
+	}
+	if e.cfg.Reserve != nil && e.release == nil {
+		// For all of the suite's systems at once: two runs that each had a part would wait for each other.
+		mib := s.System.MemoryMiB(0)
+		for _, other := range s.With {
+			mib += other.MemoryMiB(0)
+		}
+		release, err := e.cfg.Reserve(ctx, mib)
+		if err != nil {
+			return nil, fmt.Errorf("%w: reserve memory for %s: %w", errNoCluster, s.Name, environment(err))
+		}
+		e.release = release
+	}
 	e.say("%s: starting %s %s", s.Name, name, version)
-	c, err := s.System.Start(ctx, system.Spec{
+	c, err := sys.Start(ctx, system.Spec{
 		Run: e.cfg.RunID, Version: version, Image: e.cfg.Images[name], Settings: node, Timing: e.cfg.Timing,
-		Seed: e.cfg.Seed, Log: e.log, Progress: e.cfg.Progress,
+		Seed: e.cfg.Seed, Keep: e.cfg.Keep, Log: e.log, Progress: e.cfg.Progress,
 	})
 	if err != nil {
-		release()
 		return nil, fmt.Errorf("%w: start %s %s: %w", errNoCluster, name, version, environment(err))
 	}
 	e.made++
-	e.cluster = &running{Cluster: c, number: e.made, suite: s, settings: maps.Clone(node), release: release}
+	r := &running{Cluster: c, name: name, number: e.made, suite: s, settings: maps.Clone(node)}
+	e.up = append(e.up, r)
 	info := ClusterInfo{
 		System: c.System(), Version: c.Version(), Image: e.cfg.Images[name],
 		Startup: c.Startup(), Settings: c.Settings(), Timing: c.Timing(),
@@ -493,7 +579,7 @@ func (e *engine) need(ctx context.Context, s *Suite, node map[string]string) (*r
 	}
 	e.res.Clusters = append(e.res.Clusters, info)
 	e.say("%s: %s %s is up after %s", s.Name, name, version, c.Startup().Round(100*time.Millisecond))
-	return e.cluster, nil
+	return r, nil
 }
 
 func (e *engine) note(c *running, what string) {
@@ -515,24 +601,32 @@ func (e *engine) baseline(ctx context.Context, c *running, scenario string) erro
 		return context.Cause(ctx)
 	}
 	e.note(c, fmt.Sprintf("%s: rebuilt (%s)", scenario, err))
-	return e.closeCluster(ctx, false)
+	return e.closeCluster(ctx, c, false)
 }
 
-// closeCluster removes the cluster that is up, whatever becomes of ctx, after copying its logs. With
-// keep it stays, and the result says how to reach it.
-func (e *engine) closeCluster(ctx context.Context, keep bool) error {
-	c := e.cluster
-	if c == nil {
-		return nil
+// closeAll removes all clusters that are up, or keeps them, and lets go of their memory if they are gone.
+func (e *engine) closeAll(ctx context.Context, keep bool) error {
+	var errs []error
+	for _, c := range slices.Clone(e.up) {
+		errs = append(errs, e.closeCluster(ctx, c, keep))
 	}
-	e.cluster = nil
+	if e.release != nil && !keep {
+		e.release()
+		e.release = nil
+	}
+	return errors.Join(errs...)
+}
+
+// closeCluster removes a cluster that is up, whatever becomes of ctx, after copying its logs. With
+// keep it stays, and the result says how to reach it.
+func (e *engine) closeCluster(ctx context.Context, c *running, keep bool) error {
+	e.up = slices.DeleteFunc(e.up, func(r *running) bool { return r == c })
 	ctx = context.WithoutCancel(ctx)
 	e.collect(ctx, c)
 	if keep {
 		e.res.Kept = append(e.res.Kept, fmt.Sprintf("%s %s at %s", c.System(), c.Version(), strings.Join(c.DirectEndpoints(), ",")))
 		return nil
 	}
-	defer c.release()
 	ctx, cancel := context.WithTimeout(ctx, closeCap)
 	defer cancel()
 	err := c.Close(ctx)
@@ -553,7 +647,7 @@ func (e *engine) collect(ctx context.Context, c *running) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, collectCap)
 	defer cancel()
-	dir := filepath.Join(e.dir.dir, logsDir, fmt.Sprintf("%s-%d", c.System(), c.number))
+	dir := filepath.Join(e.dir.dir, logsDir, fmt.Sprintf("%s-%d", c.name, c.number))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		e.log.Warn("logs not collected", "error", err)
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,9 @@ const (
 	askCap = 5 * time.Second
 )
 
+// errUnwell says that a worker did not end as planned: inconclusive too.
+var errUnwell = errors.New("a worker did not end as planned")
+
 // errCapped says that a step's state was not reached in time: inconclusive, and no error of ours.
 var errCapped = errors.New("not reached in time")
 
@@ -37,14 +41,15 @@ type injection struct {
 
 // mark is the state of the counts when a step acted.
 type mark struct {
-	counts map[string]Counts
-	wire   map[string]map[string]system.WireCounts // arm -> node
+	crews map[string]map[string]tally             // arm -> crew
+	wire  map[string]map[string]system.WireCounts // arm -> node
 }
 
 // nemesis runs the plan of one wave.
 type nemesis struct {
 	w          *wave
 	plan       plan.Plan
+	drive      context.Context // of the workers that steps start: it outlives the step
 	targets    map[string][]system.Node
 	marks      map[string]mark
 	injections []*injection
@@ -90,7 +95,7 @@ func (n *nemesis) step(ctx context.Context, s plan.Step, r *StepResult) error {
 		err = n.heal(ctx, n.injection(s.Heal))
 	case s.Do != "":
 		var done string
-		done, err = n.act(ctx, s)
+		done, err = n.act(ctx, s, r)
 		r.Seen = joinSeen(r.Seen, done)
 	}
 	if err == nil {
@@ -124,6 +129,11 @@ func (n *nemesis) await(ctx context.Context, s plan.Step, entered time.Time, r *
 		if err := n.w.machineFault(); err != nil {
 			return err
 		}
+		for _, a := range n.w.arms { // there is nothing to be learned any more
+			if ails := a.ails(); len(ails) > 0 {
+				return fmt.Errorf("%w: %s", errUnwell, strings.Join(ails, "; "))
+			}
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -136,19 +146,34 @@ func (n *nemesis) await(ctx context.Context, s plan.Step, entered time.Time, r *
 }
 
 func (n *nemesis) mark() mark {
-	m := mark{counts: map[string]Counts{}, wire: map[string]map[string]system.WireCounts{}}
-	wire, counted := n.w.cluster.Cluster.(system.WireCounter)
+	m := mark{crews: map[string]map[string]tally{}, wire: map[string]map[string]system.WireCounts{}}
 	for _, a := range n.w.arms {
-		m.counts[a.arm.Name] = a.Counts()
-		if counted {
-			per := map[string]system.WireCounts{}
-			for _, node := range n.w.cluster.Nodes() {
-				per[node.Name()] = wire.WireCounts(node, a.client)
+		m.crews[a.arm.Name], m.wire[a.arm.Name] = map[string]tally{}, map[string]system.WireCounts{}
+		for _, c := range a.crews() {
+			m.crews[a.arm.Name][c.name] = c.state()
+		}
+		for _, cluster := range n.w.clusters() {
+			if wire, ok := cluster.(system.WireCounter); ok {
+				for _, node := range cluster.Nodes() {
+					m.wire[a.arm.Name][node.Name()] = wire.WireCounts(node, a.client)
+				}
 			}
-			m.wire[a.arm.Name] = per
 		}
 	}
 	return m
+}
+
+// clusterOf returns the cluster that a target's nodes are of.
+func (n *nemesis) clusterOf(target string) system.Cluster {
+	if _, name := n.plan.Targets[target].Split(); name != "" {
+		return n.w.with[name]
+	}
+	return n.w.cluster.Cluster
+}
+
+// clusters lists the broker and the systems beside it.
+func (w *wave) clusters() []system.Cluster {
+	return append([]system.Cluster{w.cluster.Cluster}, slices.Collect(maps.Values(w.with))...)
 }
 
 // target resolves a target at its first use and records which nodes it is.
@@ -176,16 +201,21 @@ func (n *nemesis) target(ctx context.Context, name string) ([]system.Node, error
 }
 
 func (n *nemesis) resolve(ctx context.Context, role plan.Role) ([]system.Node, error) {
+	full := role
+	role, other := role.Split()
 	all := n.w.cluster.Nodes()
+	if other != "" {
+		all = n.w.with[other].Nodes()
+	}
 	switch role {
 	case plan.All:
 		return all, nil
 	case plan.One:
-		i := n.plan.Pick(string(role), len(all))
+		i := n.plan.Pick(string(full), len(all))
 		return all[i : i+1], nil
 	case plan.Majority:
 		most := slices.Clone(all)
-		out := n.plan.Pick(string(role), len(all))
+		out := n.plan.Pick(string(full), len(all))
 		most = slices.Delete(most, out, out+1)
 		return most[:len(all)/2+1], nil
 	}
@@ -265,7 +295,7 @@ func (n *nemesis) inject(ctx context.Context, s plan.Step, r *StepResult) error 
 	if err != nil {
 		return err
 	}
-	strike := system.Strike{Cluster: n.w.cluster.Cluster, Targets: targets, Nodes: n.targets, Params: x.Params}
+	strike := system.Strike{Cluster: n.clusterOf(x.Target), Targets: targets, Nodes: n.targets, Params: x.Params}
 	for _, a := range arms {
 		strike.Clients = append(strike.Clients, a.client)
 	}
@@ -380,7 +410,7 @@ func (n *nemesis) healAll(ctx context.Context) error {
 }
 
 // act carries out a step's Do: an action of the scenario, or one that every system has.
-func (n *nemesis) act(ctx context.Context, s plan.Step) (string, error) {
+func (n *nemesis) act(ctx context.Context, s plan.Step, r *StepResult) (string, error) {
 	arms := n.w.chosen(s.Arms)
 	if len(arms) == 0 {
 		return "its arms do not run on this cluster", nil
@@ -399,7 +429,10 @@ func (n *nemesis) act(ctx context.Context, s plan.Step) (string, error) {
 		}
 		return done, nil
 	}
-	cluster := n.w.cluster.Cluster
+	cluster := n.clusterOf(s.Target)
+	if doesProcess(s.Do) {
+		return n.actOnProcess(ctx, s, r)
+	}
 	switch s.Do {
 	case DoStart, DoRestart:
 		killer, ok := cluster.(system.Killer)
@@ -445,7 +478,94 @@ const (
 	DoStopLoad     = "stop-load"
 	DoElectUnclean = "elect-unclean"
 	DoBaseline     = "baseline"
+
+	// These act on Step.Process.
+	DoStartProcess   = "start-process"   // starts its next worker and waits until that is ready
+	DoStopProcess    = "stop-process"    // lets its worker finish and end
+	DoKillProcess    = "kill-process"    // SIGKILL: a strike
+	DoFreezeProcess  = "freeze-process"  // SIGSTOP: a strike
+	DoThawProcess    = "thaw-process"    // heals it
+	DoReleaseProcess = "release-process" // lets it go on where it is held
 )
+
+func doesProcess(do string) bool {
+	return slices.Contains([]string{DoStartProcess, DoStopProcess, DoKillProcess, DoFreezeProcess, DoThawProcess, DoReleaseProcess}, do)
+}
+
+// strikes says whether an action is a strike.
+func strikes(do string) bool { return do == DoKillProcess || do == DoFreezeProcess }
+
+// actOnProcess carries out an action on a process, in all arms that have it, one after the other.
+func (n *nemesis) actOnProcess(ctx context.Context, s plan.Step, r *StepResult) (string, error) {
+	var seen []string
+	for _, a := range n.w.chosen(s.Arms) {
+		c := a.crewOf(s.Process)
+		if c == nil {
+			continue
+		}
+		done, err := n.actOnCrew(ctx, s, c)
+		if err != nil {
+			return strings.Join(seen, ", "), fmt.Errorf("%s %s of arm %s: %w", s.Do, s.Process, a.arm.Name, err)
+		}
+		seen = append(seen, a.arm.Name+": "+done)
+	}
+	if len(seen) == 0 {
+		return "its arms do not run on this cluster", nil
+	}
+	all := strings.Join(seen, ", ")
+	if strikes(s.Do) {
+		r.Bit, r.Evidence = true, all
+	}
+	return all, nil
+}
+
+func (n *nemesis) actOnCrew(ctx context.Context, s plan.Step, c *crew) (string, error) {
+	if s.Do == DoStartProcess {
+		if !c.claim() {
+			return "", fmt.Errorf("it runs already: %w", errCapped)
+		}
+		p, err := c.start(ctx)
+		if err != nil {
+			c.rest()
+			if !errors.Is(err, system.ErrEnvironment) && ctx.Err() == nil {
+				err = fmt.Errorf("%w: %w", errUnwell, err)
+			}
+			return "", err
+		}
+		n.w.drive(n.drive, c, p)
+		return "ready", nil
+	}
+	p, err := c.worker()
+	if err != nil {
+		return "", err
+	}
+	at := clock.Now()
+	switch s.Do {
+	case DoStopProcess:
+		c.stop()
+		return "ended", c.await(ctx)
+	case DoKillProcess:
+		proof, struck := p.Strike()
+		if !struck {
+			return "", fmt.Errorf("%w: %s", errUnwell, proof)
+		}
+		// Its crew has noticed too once it rests, so that the next worker can be started.
+		return proof, errors.Join(c.strike(&strike{id: s.Name}, s.Do+" "+c.name, proof, at), c.await(ctx))
+	case DoFreezeProcess:
+		proof, err := p.Freeze(ctx)
+		if err != nil {
+			return "", err
+		}
+		return proof, c.strike(&strike{id: s.Name, heal: p.Thaw}, s.Do+" "+c.name, proof, at)
+	default: // thaw, release
+		frees := s.Do == DoReleaseProcess
+		healed, err := c.heal(ctx, func(k *strike) bool { return k.heal != nil && k.frees == frees })
+		if err == nil && healed == 0 {
+			err = fmt.Errorf("nothing holds it: %w", errCapped)
+		}
+		return "it goes on", err
+	}
+}
 
 func (n *nemesis) retry(ctx context.Context, s plan.Step, do func(context.Context) error, done string) (string, error) {
 	tick := time.NewTicker(4 * pollEvery)

@@ -15,22 +15,43 @@ import (
 // could not be asked just now.
 func (n *nemesis) reached(ctx context.Context, s plan.State, entered time.Time) (bool, string, error) {
 	arms := n.w.chosen(s.Arms)
+	if s.Process != "" {
+		arms = slices.DeleteFunc(slices.Clone(arms), func(a *armRun) bool { return a.crewOf(s.Process) == nil })
+	}
 	switch s.Kind {
-	case plan.Confirmed, plan.Claimed, plan.Sent, plan.Refused, plan.InFlight:
+	case plan.Confirmed, plan.Claimed, plan.Sent, plan.Refused, plan.InFlight, plan.Ordered, plan.Published, plan.Received, plan.Handled, plan.Settled:
 		return each(arms, func(a *armRun) (bool, string, error) {
-			c := a.Counts()
-			if s.Kind != plan.InFlight {
-				c = c.minus(n.marks[s.Since].counts[a.arm.Name])
+			var c Counts
+			for _, w := range a.crews() {
+				if s.Process != "" && w.name != s.Process {
+					continue
+				}
+				c = c.add(w.Counts())
+				if s.Kind != plan.InFlight {
+					c = c.minus(n.marks[s.Since].crews[a.arm.Name][w.name].counts)
+				}
 			}
 			got := count(c, s.Kind)
 			return got >= s.N, fmt.Sprint(got), nil
+		})
+	case plan.ProcessEnded, plan.ProcessAt:
+		return each(arms, func(a *armRun) (bool, string, error) {
+			now, then := a.crewOf(s.Process).state(), n.marks[s.Since].crews[a.arm.Name][s.Process]
+			got, what := now.ended-then.ended, "ended"
+			if s.Kind == plan.ProcessAt {
+				got, what = now.at[s.Point]-then.at[s.Point], "there"
+			}
+			if got >= max(1, s.N) {
+				return true, what, nil
+			}
+			return false, "not " + what, nil
 		})
 	case plan.ConfirmedBy, plan.SentTo:
 		nodes, err := n.target(ctx, s.Target)
 		if err != nil {
 			return false, "", err
 		}
-		wire, ok := n.w.cluster.Cluster.(system.WireCounter)
+		wire, ok := n.clusterOf(s.Target).(system.WireCounter)
 		if !ok {
 			return false, "", fmt.Errorf("cluster counts no messages on its links: %w", system.ErrNotApplicable)
 		}
@@ -112,6 +133,16 @@ func count(c Counts, kind plan.Kind) int {
 		return c.Refused
 	case plan.InFlight:
 		return c.InFlight()
+	case plan.Ordered:
+		return c.Ordered
+	case plan.Published:
+		return c.Published
+	case plan.Received:
+		return c.Received
+	case plan.Handled:
+		return c.Handled
+	case plan.Settled:
+		return c.Settled
 	default:
 		return c.Sent
 	}

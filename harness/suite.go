@@ -70,8 +70,10 @@ type Arm struct {
 	Code *Code
 	// During is what its clients must have seen between strike and heal.
 	During ledger.During
-	// Promise replaces the suite's promise for this arm, if its text is set.
+	// Promise replaces the suite's promise for this arm, if its text is set, and Chain the scenario's
+	// chain, if it is not nil.
 	Promise ledger.Promise
+	Chain   *ledger.Chain
 }
 
 // ClaimAt says when the application tells its caller "sent".
@@ -128,6 +130,9 @@ type Process struct {
 	// Group is the name of its consumer group within the arm; on the cluster it is Env.Group.
 	Group  string
 	Manual bool // started by a step only; otherwise before the load
+	// Listen reserves a loopback address for it, which it finds in worker.Config.Listen, and the
+	// arm's other workers in Config.Peers by its name. It stays the same from one worker to the next.
+	Listen bool
 	// CrashAt is the named point at which its first worker kills itself, the CrashNth time (0 = the
 	// first) that it gets there with a message that CrashIf picks. The crash is a strike, by the name
 	// "crash-NAME"; it is healed when the next worker of the process is ready, or after the plan.
@@ -156,8 +161,17 @@ type Load struct {
 	Keys        uint32        // 0 = 64
 	PayloadSize int           // bytes; 0 = 160
 	Partitions  int           // 0 = 1
+	GrowTo      int           // partitions of the destination once the scenario has added some; 0 = it adds none
 	Window      int           // sends handed to the client and not completed, at most; 0 = 1000
 	Tail        time.Duration // load after the last step; 0 = 2 s
+}
+
+// Destination is one beside the arm's own. On the cluster it is named as the arm's own, a dot and Name.
+type Destination struct {
+	Name       string
+	Partitions int // 0 = 1
+	DeadLetter bool
+	Settings   map[string]string
 }
 
 // Scenario is one fault window under a promise.
@@ -186,8 +200,12 @@ type Scenario struct {
 	// Snapshot reads the final state of an arm's tables in one transaction, after its processes
 	// have ended, with a ledger.SnapshotEnd for each table.
 	Snapshot func(ctx context.Context, e ArmEnv, sink func(ledger.Event)) error
-	// Tables names those whose SnapshotEnd must be recorded for the arm's verdict to count.
+	// Destinations are made and read beside each arm's own: retry topics, dead letters.
+	Destinations []Destination
+	// Tables, Chain and Delay are recorded for the audit, see ledger.Header.
 	Tables []string
+	Chain  ledger.Chain
+	Delay  ledger.Delay
 	// Cleanup removes what Setup made, whatever became of the run. It may run without Setup having ended.
 	Cleanup func(ctx context.Context, e ArmEnv) error
 	// Destructive says that the cluster is checked against its baseline (and rebuilt if it fails) after it.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,18 +26,22 @@ type caps struct {
 	flush  time.Duration // producers flush once the load ended: else they are killed
 	after  time.Duration // evidence after the heal
 	inSync time.Duration // all replicas are in sync again
-	drain  time.Duration // nothing moves any more
+	stuck  time.Duration // without any progress an arm that is not drained is stuck
+	drain  time.Duration // arms are drained, however they progress
+	still  time.Duration // nothing moves in the store any more
 	read   time.Duration // the final read
 	quiet  time.Duration // no cap: the span between the two reads that prove quiescence
 }
 
 var defaultCaps = caps{
 	start: 30 * time.Second, flush: 30 * time.Second, after: 30 * time.Second,
-	inSync: 90 * time.Second, drain: 90 * time.Second, read: 2 * time.Minute, quiet: 2 * time.Second,
+	inSync: 90 * time.Second, stuck: 30 * time.Second, drain: 10 * time.Minute, still: 90 * time.Second,
+	read: 2 * time.Minute, quiet: 2 * time.Second,
 }
 
 const (
 	removeCap   = 20 * time.Second // destinations are deleted
+	watchEvery  = time.Second      // the systems beside the broker are looked after
 	defaultTail = 2 * time.Second
 )
 
@@ -46,6 +51,7 @@ type wave struct {
 	suite    *Suite
 	scenario *Scenario
 	cluster  *running
+	with     map[string]system.Cluster
 	repeat   *Repeat
 	plan     plan.Plan
 	load     Load
@@ -54,34 +60,63 @@ type wave struct {
 	steps    []StepResult
 	nemesis  *nemesis
 	live     *live
+
+	loads, processes errgroup.Group // those who drive the crews
+
+	mu   sync.Mutex
+	dead error // a system beside the broker that died by itself
 }
 
-// prepare resolves the plan, creates the destinations and opens the ledgers.
-func (w *wave) prepare(ctx context.Context, arms []Arm) error {
-	nodes := w.cluster.Nodes()
-	leader := nodes[w.plan.Pick("placement", len(nodes))]
+// open opens the ledgers of the arms.
+func (w *wave) open(arms []Arm) error {
 	for _, arm := range arms {
 		name := fmt.Sprintf("%s.%s.r%d.%s", w.e.cfg.RunID, w.scenario.Name, w.repeat.Index, arm.Name)
 		a := &armRun{
 			arm: arm, destination: name, client: name + ".", load: w.load, argv: w.e.cfg.Worker,
 			folder: filepath.Join(w.e.dir.dir, armFolder(w.suite.Name, w.scenario.Name, w.repeat.Index, arm.Name)),
-			system: w.suite.System, endpoints: w.cluster.Endpoints(), flushCap: w.e.cfg.caps.flush,
-			stop: make(chan struct{}), ended: make(chan struct{}),
+			system: w.suite.System, endpoints: w.cluster.Endpoints(), with: w.with, caps: w.e.cfg.caps,
 		}
 		a.header = w.header(a)
+		a.schema = fmt.Sprintf("conform_%08x", a.header.Tag())
+		if err := a.enlist(); err != nil {
+			return err
+		}
 		if err := a.open(); err != nil {
 			return err
 		}
 		w.arms = append(w.arms, a)
 	}
+	return nil
+}
+
+// provide makes what the arms need on the clusters.
+func (w *wave) provide(ctx context.Context) error {
+	nodes := w.cluster.Nodes()
+	leader := nodes[w.plan.Pick("placement", len(nodes))]
 	g, gctx := errgroup.WithContext(ctx)
 	for _, a := range w.arms {
 		g.Go(func() error {
-			err := w.cluster.Create(gctx, system.DestinationSpec{
-				Name: a.destination, Partitions: w.load.Partitions, Leader: leader, Settings: a.arm.Destination,
-			})
-			if err != nil {
-				return environment(fmt.Errorf("create destination of arm %s: %w", a.arm.Name, err))
+			own := Destination{Partitions: w.load.Partitions, Settings: a.arm.Destination}
+			for _, d := range append([]Destination{own}, w.scenario.Destinations...) {
+				err := w.cluster.Create(gctx, system.DestinationSpec{
+					Name: a.destinationName(d.Name), Partitions: max(1, d.Partitions), Leader: leader, Settings: d.Settings,
+				})
+				if err != nil {
+					return environment(fmt.Errorf("create destination of arm %s: %w", a.arm.Name, err))
+				}
+			}
+			for name, c := range w.with {
+				if schemas, ok := c.(system.Schemas); ok {
+					if err := schemas.CreateSchema(gctx, a.schema); err != nil {
+						// Whosever it is: it is the machine's state that keeps us from working, not a wrong request.
+						return fmt.Errorf("make schema of arm %s in %s: %v: %w", a.arm.Name, name, err, system.ErrEnvironment)
+					}
+				}
+			}
+			if w.scenario.Setup != nil {
+				if err := w.scenario.Setup(gctx, w.armEnv(a)); err != nil {
+					return environment(fmt.Errorf("set up arm %s: %w", a.arm.Name, err))
+				}
 			}
 			return nil
 		})
@@ -89,21 +124,65 @@ func (w *wave) prepare(ctx context.Context, arms []Arm) error {
 	return g.Wait()
 }
 
+// destinationName returns the name on the cluster of a destination of the scenario; "" = the arm's own.
+func (a *armRun) destinationName(name string) string {
+	if name == "" {
+		return a.destination
+	}
+	return a.destination + "." + name
+}
+
 func (w *wave) header(a *armRun) ledger.Header {
 	evidence := w.scenario.Evidence
 	evidence.During = a.arm.During
 	if evidence.Bites == nil { // a fault nobody asked about must have bitten too
 		for _, s := range w.plan.Steps {
-			if s.Inject != nil {
+			if s.Inject != nil || strikes(s.Do) {
 				evidence.Bites = append(evidence.Bites, s.Name)
 			}
 		}
+		for _, arm := range w.scenario.Arms {
+			evidence.Bites = append(evidence.Bites, arm.strikes()...)
+		}
 	}
-	evidence.Bites = slices.DeleteFunc(slices.Clone(evidence.Bites), func(step string) bool {
-		return slices.ContainsFunc(w.plan.Steps, func(s plan.Step) bool {
-			return s.Name == step && s.Inject != nil && len(s.Inject.Arms) > 0 && !slices.Contains(s.Inject.Arms, a.arm.Name)
-		})
+	// What is asked of another arm only is not asked of this one.
+	own := a.arm.strikes()
+	evidence.Bites = slices.DeleteFunc(unique(evidence.Bites), func(name string) bool {
+		if slices.Contains(own, name) {
+			return false
+		}
+		for _, s := range w.plan.Steps {
+			if s.Name == name {
+				arms := s.Arms
+				if s.Inject != nil {
+					arms = s.Inject.Arms
+				}
+				return len(arms) > 0 && !slices.Contains(arms, a.arm.Name) || s.Process != "" && !a.arm.has(s.Process)
+			}
+		}
+		return slices.ContainsFunc(w.scenario.Arms, func(arm Arm) bool { return slices.Contains(arm.strikes(), name) })
 	})
+	evidence.Ends = slices.DeleteFunc(slices.Clone(evidence.Ends), func(worker string) bool {
+		of := func(arm Arm) bool {
+			return slices.ContainsFunc(arm.Processes, func(p Process) bool { return worker == p.Name || strings.HasPrefix(worker, p.Name+"-r") })
+		}
+		return !of(a.arm) && slices.ContainsFunc(w.scenario.Arms, of)
+	})
+	destinations := []ledger.Destination{{Name: a.destination, Partitions: w.load.Partitions}}
+	if w.load.GrowTo > 0 {
+		destinations[0].Partitions, destinations[0].Grown = w.load.GrowTo, []int{w.load.Partitions}
+	}
+	for _, d := range w.scenario.Destinations {
+		destinations = append(destinations, ledger.Destination{Name: a.destinationName(d.Name), Partitions: max(1, d.Partitions), DeadLetter: d.DeadLetter})
+	}
+	chain := w.scenario.Chain
+	if a.arm.Chain != nil {
+		chain = *a.arm.Chain
+	}
+	settings := a.arm.settings()
+	for name, c := range w.with {
+		settings["with "+name] = c.Version()
+	}
 	promise := w.suite.Promise
 	if a.arm.Promise.Text != "" {
 		promise = a.arm.Promise
@@ -112,11 +191,14 @@ func (w *wave) header(a *armRun) ledger.Header {
 		Schema: ledger.SchemaVersion, Run: w.e.cfg.RunID, Suite: w.suite.Name, System: w.suite.System.Name(), Version: w.cluster.Version(),
 		Scenario: w.scenario.Name, Arm: a.arm.Name, Role: string(a.arm.Role), Window: w.scenario.Window,
 		Seed: w.repeat.Seed, Repeat: w.repeat.Index,
-		Destinations: []ledger.Destination{{Name: a.destination, Partitions: w.load.Partitions}},
-		Workload:     ledger.Workload{Keys: w.load.Keys, PayloadSize: w.load.PayloadSize},
-		Promise:      promise, Expect: a.arm.expect(), Evidence: evidence,
-		Deadlines: map[string]time.Duration{"flush": w.e.cfg.caps.flush, "in sync": w.e.cfg.caps.inSync, "drain": w.e.cfg.caps.drain, "read": w.e.cfg.caps.read},
-		Settings:  a.arm.settings(), Timing: w.cluster.Timing(), Plan: w.plan.Words(), Checks: audit.Checks(),
+		Destinations: destinations, Tables: w.scenario.Tables, Groups: a.groups(), Chain: chain, Delay: w.scenario.Delay,
+		Workload: ledger.Workload{Keys: w.load.Keys, PayloadSize: w.load.PayloadSize},
+		Promise:  promise, Expect: a.arm.expect(), Evidence: evidence,
+		Deadlines: map[string]time.Duration{
+			"flush": w.e.cfg.caps.flush, "in sync": w.e.cfg.caps.inSync, "stuck": w.stuckAfter(), "drain": w.e.cfg.caps.drain,
+			"quiescence": w.e.cfg.caps.still, "read": w.e.cfg.caps.read,
+		},
+		Settings: settings, Timing: w.cluster.Timing(), Plan: w.plan.Words(), Checks: audit.Checks(),
 		Reproduce: fmt.Sprintf("conform run --suite %s --scenario %s --seed %d", w.suite.Name, w.scenario.Name, w.repeat.Seed),
 	}
 }
@@ -160,7 +242,7 @@ func (w *wave) title() string {
 
 func (w *wave) env() Env {
 	e := Env{
-		Cluster: w.cluster.Cluster, Targets: w.nemesis.targets, Destinations: map[string]string{}, Clients: map[string]string{},
+		Cluster: w.cluster.Cluster, With: w.with, Destinations: map[string]string{}, Clients: map[string]string{}, Schemas: map[string]string{},
 		Counts: func(arm string) Counts {
 			for _, a := range w.arms {
 				if a.arm.Name == arm {
@@ -170,10 +252,20 @@ func (w *wave) env() Env {
 			return Counts{}
 		},
 	}
+	if w.nemesis != nil {
+		e.Targets = w.nemesis.targets
+	}
 	for _, a := range w.arms {
-		e.Destinations[a.arm.Name], e.Clients[a.arm.Name] = a.destination, a.client
+		e.Destinations[a.arm.Name], e.Clients[a.arm.Name], e.Schemas[a.arm.Name] = a.destination, a.client, a.schema
 	}
 	return e
+}
+
+func (w *wave) armEnv(a *armRun) ArmEnv {
+	return ArmEnv{
+		Env: w.env(), Arm: a.arm, Destination: a.destination, Client: a.client, Schema: a.schema,
+		Seed: a.header.Seed, Tag: a.header.Tag(), Workload: a.header.Workload,
+	}
 }
 
 func (w *wave) noteTarget(name string, nodes []system.Node) {
@@ -183,7 +275,14 @@ func (w *wave) noteTarget(name string, nodes []system.Node) {
 	w.repeat.Targets[name] = nodeNames(nodes)
 }
 
+// machineFault is what ended or will end the wave and is nobody's verdict.
 func (w *wave) machineFault() error {
+	w.mu.Lock()
+	dead := w.dead
+	w.mu.Unlock()
+	if dead != nil {
+		return dead
+	}
 	for _, a := range w.arms {
 		if err := a.machineFault(); err != nil {
 			return err
@@ -192,15 +291,54 @@ func (w *wave) machineFault() error {
 	return nil
 }
 
+// died says which system beside the broker died although nobody took it down. ctx bounds the question.
+func (w *wave) died(ctx context.Context) error {
+	for name, c := range w.with {
+		watched, ok := c.(system.Watched)
+		if !ok {
+			continue
+		}
+		if err := watched.Died(ctx); err != nil && ctx.Err() == nil {
+			return environment(fmt.Errorf("%s died, and not by the plan: %w", name, err))
+		}
+	}
+	return nil
+}
+
+// watch looks after the systems beside the broker until the returned function is called.
+func (w *wave) watch(ctx context.Context) (stop func()) {
+	if len(w.with) == 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var g sync.WaitGroup
+	g.Go(func() {
+		tick := time.NewTicker(watchEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			actx, done := context.WithTimeout(ctx, askCap)
+			err := w.died(actx)
+			done()
+			if err != nil {
+				w.mu.Lock()
+				w.dead = err
+				w.mu.Unlock()
+				return
+			}
+		}
+	})
+	return func() { cancel(); g.Wait() }
+}
+
 func (w *wave) counts() Counts {
 	var sum Counts
 	for _, a := range w.arms {
-		c := a.Counts()
-		sum.Sent += c.Sent
-		sum.Confirmed += c.Confirmed
-		sum.Refused += c.Refused
-		sum.InDoubt += c.InDoubt
-		sum.Claimed += c.Claimed
+		sum = sum.add(a.Counts())
 	}
 	return sum
 }
@@ -216,70 +354,112 @@ func (w *wave) run(ctx context.Context, arms []Arm) (reasons []string, err error
 			}
 		}
 	}()
-	if err := w.prepare(ctx, arms); err != nil {
+	if err := w.open(arms); err != nil {
 		return nil, err
 	}
 	defer w.remove(ctx)
+	defer func() {
+		if err != nil && ctx.Err() == nil && len(w.with) > 0 { // the cause, where a system's death explains the rest
+			actx, cancel := context.WithTimeout(ctx, askCap)
+			defer cancel()
+			if dead := w.died(actx); dead != nil && !errors.Is(err, dead) {
+				err = errors.Join(dead, err)
+			}
+		}
+	}()
+	if err := w.provide(ctx); err != nil {
+		return nil, err
+	}
+	defer w.watch(ctx)()
 
+	// The workers end with the load or the drain, or when ctx does. Their errors reach the plan as the machine's.
+	drive, stopDriving := context.WithCancel(ctx)
+	defer func() {
+		stopDriving()
+		_, _ = w.loads.Wait(), w.processes.Wait()
+		for _, a := range w.arms {
+			reasons = append(reasons, a.ails()...)
+			err = errors.Join(err, a.heal(ctx)) // what struck while the arm was drained
+		}
+	}()
 	if err := w.phase("warm"); err != nil {
 		return nil, err
 	}
-	first := make([]*worker.Process, len(w.arms))
-	g, gctx := errgroup.WithContext(ctx)
-	for i, a := range w.arms {
-		g.Go(func() error {
-			sctx, cancel := context.WithTimeoutCause(gctx, w.e.cfg.caps.start, fmt.Errorf("client of arm %s is not open after %s: %w", a.arm.Name, w.e.cfg.caps.start, system.ErrEnvironment))
-			defer cancel()
-			var err error
-			first[i], err = a.start(sctx, 0)
-			return environment(err)
-		})
-	}
-	if err := g.Wait(); err != nil {
-		for i, a := range w.arms {
-			if first[i] != nil {
-				first[i].Kill()
-				err = errors.Join(err, a.finish(first[i], 0, "the client of another arm was not open"))
-			}
-		}
+	first, err := w.warm(ctx)
+	if err != nil {
 		return nil, err
 	}
-
-	// The producers end with the load, or when ctx does. Their errors reach the plan as the machine's.
-	drive, stopDriving := context.WithCancel(ctx)
-	defer stopDriving()
-	var producers errgroup.Group
-	if err := w.phase("load"); err != nil {
-		stopDriving()
-	}
+	err = w.phase("load")
 	w.loadAt = clock.Now()
-	for i, a := range w.arms {
-		producers.Go(func() error { return a.drive(drive, first[i]) })
+	for c, p := range first {
+		w.drive(drive, c, p)
+	}
+	if err != nil {
+		return nil, err
 	}
 	stopWatching := w.live.watch(w)
-	reasons, err = w.work(ctx)
+	reasons, err = w.work(drive)
 	stopWatching()
 	if err != nil {
-		stopDriving()
+		return reasons, err
 	}
 	for _, a := range w.arms {
 		a.endLoad()
 	}
-	if driven := producers.Wait(); err == nil {
-		err = driven
-	}
-	for _, a := range w.arms {
-		reasons = append(reasons, a.unwell...)
-	}
-	if err != nil {
+	if err := w.loads.Wait(); err != nil {
 		return reasons, err
 	}
-	return w.finish(ctx, reasons)
+	return w.finish(drive, reasons)
+}
+
+// warm opens the clients of all workers that are there from the beginning.
+func (w *wave) warm(ctx context.Context) (map[*crew]*worker.Process, error) {
+	var mu sync.Mutex
+	first := map[*crew]*worker.Process{}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, a := range w.arms {
+		for _, c := range a.crews() {
+			if c.manual {
+				continue
+			}
+			c.claim()
+			g.Go(func() error {
+				p, err := c.start(gctx)
+				if err != nil {
+					c.rest()
+					return environment(err)
+				}
+				mu.Lock()
+				first[c] = p
+				mu.Unlock()
+				return nil
+			})
+		}
+	}
+	err := g.Wait()
+	if err != nil {
+		for c, p := range first {
+			p.Kill()
+			_, ended := c.finish(p, "the client of another worker was not open")
+			c.rest()
+			err = errors.Join(err, ended)
+		}
+	}
+	return first, err
+}
+
+// drive lets a crew work whose first worker is ready.
+func (w *wave) drive(ctx context.Context, c *crew, p *worker.Process) {
+	group := &w.processes
+	if c.name == producerCrew {
+		group = &w.loads
+	}
+	group.Go(func() error { return c.drive(ctx, p) })
 }
 
 // work runs the plan under load and heals whatever it leaves behind.
 func (w *wave) work(ctx context.Context) (reasons []string, err error) {
-	w.nemesis = &nemesis{w: w, plan: w.plan, targets: map[string][]system.Node{}, marks: map[string]mark{}}
+	w.nemesis = &nemesis{w: w, plan: w.plan, drive: ctx, targets: map[string][]system.Node{}, marks: map[string]mark{}}
 	err = w.nemesis.run(ctx)
 	if inconclusive(err) && ctx.Err() == nil {
 		reasons, err = append(reasons, err.Error()), nil
@@ -309,7 +489,7 @@ func (w *wave) work(ctx context.Context) (reasons []string, err error) {
 
 // inconclusive says whether an error means that we do not know, and not that the machine failed.
 func inconclusive(err error) bool {
-	return (errors.Is(err, errCapped) || errors.Is(err, system.ErrNotApplicable)) && !errors.Is(err, system.ErrEnvironment)
+	return (errors.Is(err, errCapped) || errors.Is(err, errUnwell) || errors.Is(err, system.ErrNotApplicable)) && !errors.Is(err, system.ErrEnvironment)
 }
 
 // inSync waits until every replica of every arm is in sync.
@@ -327,7 +507,9 @@ func (w *wave) tail(ctx context.Context) error {
 	healed := time.Now()
 	marks := map[string]Counts{}
 	for _, a := range w.arms {
-		marks[a.arm.Name] = a.Counts()
+		if a.producers != nil {
+			marks[a.arm.Name] = a.producers.Counts()
+		}
 	}
 	last := ""
 	err := w.poll(ctx, w.e.cfg.caps.after+w.load.Tail+w.e.cfg.Duration, "load after the heal", func(context.Context) (bool, string, error) {
@@ -338,10 +520,14 @@ func (w *wave) tail(ctx context.Context) error {
 				continue
 			}
 			ended = false
-			c := a.Counts().minus(marks[a.arm.Name])
+			c := a.producers.Counts().minus(marks[a.arm.Name])
 			got := c.Confirmed
-			if a.Counts().Confirmed == 0 {
+			switch all := a.producers.Counts(); { // of the load: what its processes do is drained
+			case all.Confirmed > 0:
+			case all.Claimed > 0:
 				got = c.Claimed
+			default:
+				got = c.Ordered
 			}
 			enough = enough && got >= w.scenario.Evidence.After
 			seen = append(seen, fmt.Sprintf("%s %d", a.arm.Name, got))
@@ -387,9 +573,20 @@ func (w *wave) poll(ctx context.Context, limit time.Duration, what string, reach
 	}
 }
 
-// finish proves quiescence and reads the store.
+// finish drains the arms, ends their processes, proves quiescence and reads all that is there.
 func (w *wave) finish(ctx context.Context, reasons []string) ([]string, error) {
 	if err := w.phase("drain"); err != nil {
+		return reasons, err
+	}
+	if err := w.drain(ctx); err != nil {
+		return reasons, err
+	}
+	for _, a := range w.arms {
+		for _, c := range a.processes {
+			c.end()
+		}
+	}
+	if err := w.processes.Wait(); err != nil {
 		return reasons, err
 	}
 	detail, err := w.quiesce(ctx)
@@ -401,8 +598,15 @@ func (w *wave) finish(ctx context.Context, reasons []string) ([]string, error) {
 		reasons = append(reasons, err.Error())
 		quiet.Outcome, quiet.Detail = ledger.InDoubt, err.Error()
 	}
-	if err := w.recordAll(w.arms, quiet); err != nil {
-		return reasons, err
+	for _, a := range w.arms {
+		e := quiet
+		if e.Outcome == ledger.OK && a.drained.Kind != 0 && a.drained.Outcome != ledger.OK {
+			e = a.drained
+			reasons = append(reasons, a.arm.Name+": "+e.Detail)
+		}
+		if err := a.record(e); err != nil {
+			return reasons, err
+		}
 	}
 	if err := w.phase("read"); err != nil {
 		return reasons, err
@@ -412,14 +616,19 @@ func (w *wave) finish(ctx context.Context, reasons []string) ([]string, error) {
 		return append(reasons, "the cluster's store cannot be read"), nil
 	}
 	for _, a := range w.arms {
-		if err := w.read(ctx, reader, a); err != nil {
-			if ctx.Err() != nil {
-				return reasons, context.Cause(ctx)
+		for _, read := range []func() error{
+			func() error { return w.read(ctx, reader, a) },
+			func() error { return w.snapshot(ctx, a) },
+		} {
+			if err := read(); err != nil {
+				if ctx.Err() != nil {
+					return reasons, context.Cause(ctx)
+				}
+				if errors.Is(err, system.ErrEnvironment) {
+					return reasons, err
+				}
+				reasons = append(reasons, err.Error())
 			}
-			if errors.Is(err, system.ErrEnvironment) {
-				return reasons, err
-			}
-			reasons = append(reasons, err.Error())
 		}
 	}
 	return reasons, w.recordAll(w.arms, ledger.Event{Kind: ledger.Phase, Text: "audit"})
@@ -434,16 +643,19 @@ func (w *wave) quiesce(ctx context.Context) (string, error) {
 	}
 	var last [][]int64
 	var since time.Time
-	err := w.poll(ctx, w.e.cfg.caps.drain, "quiescence", func(ctx context.Context) (bool, string, error) {
+	err := w.poll(ctx, w.e.cfg.caps.still, "quiescence", func(ctx context.Context) (bool, string, error) {
 		var now [][]int64
 		for _, a := range w.arms {
 			actx, cancel := context.WithTimeout(ctx, askCap)
-			ends, err := positions.EndPositions(actx, a.destination)
-			cancel()
-			if err != nil {
-				return false, "", err
+			for _, d := range a.header.Destinations {
+				ends, err := positions.EndPositions(actx, d.Name)
+				if err != nil {
+					cancel()
+					return false, "", err
+				}
+				now = append(now, ends)
 			}
-			now = append(now, ends)
+			cancel()
 		}
 		if last == nil || !slices.EqualFunc(now, last, slices.Equal) {
 			last, since = now, time.Now()
@@ -460,22 +672,84 @@ func (w *wave) quiesce(ctx context.Context) (string, error) {
 	return fmt.Sprintf("end positions stood for %s", w.e.cfg.caps.quiet), err
 }
 
-// read records what the store holds into a segment of its own.
-func (w *wave) read(ctx context.Context, reader system.StoreReader, a *armRun) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, w.e.cfg.caps.read, fmt.Errorf("final read: %w (%s)", errCapped, w.e.cfg.caps.read))
+// read records what the store holds and where the arm's groups stand, into a segment of its own.
+func (w *wave) read(ctx context.Context, reader system.StoreReader, a *armRun) error {
+	return w.segment(ctx, a, "reader", "final read", func(ctx context.Context, sink func(ledger.Event)) error {
+		for i, d := range a.header.Destinations {
+			to := sink
+			if d.DeadLetter { // one view of it is enough
+				to = func(e ledger.Event) {
+					if e.View == ledger.ViewRaw {
+						e.View = ledger.ViewDeadLetter
+						sink(e)
+					}
+				}
+			}
+			if err := reader.ReadStore(ctx, d.Name, uint16(i), a.header.Tag(), to); err != nil {
+				return fmt.Errorf("read the store of arm %s: %w", a.arm.Name, err)
+			}
+		}
+		groups, ok := w.cluster.Cluster.(system.GroupPositions)
+		if !ok {
+			return nil
+		}
+		for _, g := range a.header.Groups {
+			for i, d := range a.header.Destinations {
+				if d.DeadLetter {
+					continue
+				}
+				ps, err := groups.GroupPositions(ctx, d.Name, g.Name)
+				if err != nil {
+					return fmt.Errorf("read positions of group %s: %w", g.Name, err)
+				}
+				for _, p := range ps {
+					sink(ledger.Event{
+						Kind: ledger.GroupEnd, Text: g.Name, At: clock.Now(),
+						Pos: ledger.Position{Destination: uint16(i), Partition: p.Partition, Offset: p.Committed},
+					})
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// snapshot records the final state of the arm's tables, into a segment of its own.
+func (w *wave) snapshot(ctx context.Context, a *armRun) error {
+	if w.scenario.Snapshot == nil {
+		return nil
+	}
+	return w.segment(ctx, a, "snapshot", "snapshot", func(ctx context.Context, sink func(ledger.Event)) error {
+		err := w.scenario.Snapshot(ctx, w.armEnv(a), func(e ledger.Event) {
+			if e.At == 0 {
+				e.At = clock.Now()
+			}
+			sink(e)
+		})
+		if err != nil {
+			return fmt.Errorf("read the tables of arm %s: %w", a.arm.Name, err)
+		}
+		return nil
+	})
+}
+
+// segment records what f finds in a segment of that name.
+func (w *wave) segment(ctx context.Context, a *armRun, name, what string, f func(context.Context, func(ledger.Event)) error) (err error) {
+	limit := w.e.cfg.caps.read
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s: %w (%s)", what, errCapped, limit))
 	defer cancel()
-	j, err := createJournal(a.folder, ledger.Segment{Name: "reader", Role: "reader"})
+	j, err := createJournal(a.folder, ledger.Segment{Name: name, Role: name})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, j.close()) }()
-	if err := reader.ReadStore(ctx, a.destination, 0, a.header.Tag(), j.w.Append); err != nil {
-		return fmt.Errorf("read the store of arm %s: %w", a.arm.Name, err)
+	if err := f(ctx, j.w.Append); err != nil {
+		return err
 	}
 	return j.flush()
 }
 
-// remove deletes the destinations; what cannot be deleted goes with the cluster.
+// remove deletes what was made for the arms; what cannot be deleted goes with the cluster.
 func (w *wave) remove(ctx context.Context) {
 	if w.e.cfg.Keep {
 		return
@@ -483,8 +757,22 @@ func (w *wave) remove(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeCap)
 	defer cancel()
 	for _, a := range w.arms {
-		if err := w.cluster.Delete(ctx, a.destination); err != nil {
-			w.e.log.Warn("destination not deleted", "destination", a.destination, "error", err)
+		if w.scenario.Cleanup != nil {
+			if err := w.scenario.Cleanup(ctx, w.armEnv(a)); err != nil {
+				w.e.log.Warn("arm not cleaned up", "arm", a.arm.Name, "error", err)
+			}
+		}
+		for name, c := range w.with {
+			if schemas, ok := c.(system.Schemas); ok {
+				if err := schemas.DropSchema(ctx, a.schema); err != nil {
+					w.e.log.Warn("schema not dropped", "system", name, "schema", a.schema, "error", err)
+				}
+			}
+		}
+		for _, d := range a.header.Destinations {
+			if err := w.cluster.Delete(ctx, d.Name); err != nil {
+				w.e.log.Warn("destination not deleted", "destination", d.Name, "error", err)
+			}
 		}
 	}
 }

@@ -203,9 +203,3 @@ type Watched interface {
 	// Died returns nil, or which node died and how, with the end of its log if there is one.
 	Died(ctx context.Context) error
 }
-
-// Groups tells the positions of consumer groups: the next offset for each partition of a
-// destination, -1 where the group has none.
-type Groups interface {
-	GroupPositions(ctx context.Context, group, destination string) ([]int64, error)
-}

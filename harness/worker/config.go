@@ -40,6 +40,10 @@ type Config struct {
 	// schema is the arm's own there.
 	With   map[string]Endpoint
 	Schema string
+	// Listen is the loopback address that the worker serves at, if it is to serve, and Peers are those
+	// of the arm's processes that do, by process name.
+	Listen string
+	Peers  map[string]string
 	// Params are for roles of a suite's own.
 	Params map[string]string
 }

@@ -33,10 +33,13 @@ type Process struct {
 	counts   Counts
 	changed  chan struct{} // closed and replaced with every change of counts
 	point    string        // crash point reached
+	pointAt  int64
+	held     Held
 	buffered int64
 	shutdown bool
 	failure  error // what the worker said of itself
 	killed   bool  // by Kill
+	struck   bool  // that was the plan
 	exit     error
 	tail     string // of stderr
 }
@@ -46,8 +49,11 @@ type End struct {
 	// Planned says that it ended as its configuration wanted.
 	Planned bool
 	// How is in words, as recorded in WorkerEnd: "exited", "killed itself at crash point buffered",
-	// "killed by the engine", "died of itself: ...".
+	// "killed by the plan", "killed by the engine", "died of itself: ...".
 	How string
+	// Point is the crash point at which it killed itself, and PointAt when, in ns of CLOCK_MONOTONIC.
+	Point   string
+	PointAt int64
 	// Err is set where the worker failed: it wraps system.ErrEnvironment if the machine did.
 	Err error
 	// Buffered is how many sends its client held when it ended without a flush.
@@ -161,7 +167,11 @@ func (p *Process) note(l line) {
 	case evBuffered:
 		p.buffered = l.Count
 	case evCrash:
-		p.point = l.Point
+		p.point, p.pointAt = l.Point, l.Mono
+	case evHeld:
+		p.held = Held{Point: l.Point, At: l.Mono, Times: p.held.Times + 1}
+	case evReleased:
+		p.held.Point = ""
 	case evError:
 		err := errors.New(l.Message)
 		switch l.Class {
@@ -228,19 +238,90 @@ func (p *Process) Finish() { _ = p.tell(command{Cmd: cmdEnd}) }
 // Crash asks the worker to kill itself.
 func (p *Process) Crash() { _ = p.tell(command{Cmd: cmdKill}) }
 
+// Release lets go of the worker where it is held at its hold point.
+func (p *Process) Release() { _ = p.tell(command{Cmd: cmdRelease}) }
+
+// Held is where a worker is held.
+type Held struct {
+	Point string // empty = it is not held
+	At    int64  // since when it was last held, in ns of CLOCK_MONOTONIC
+	Times int    // how often it was held so far
+}
+
+// Held tells whether the worker is held at its hold point.
+func (p *Process) Held() Held {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
+}
+
 // Kill ends the process by SIGKILL, its children with it.
-func (p *Process) Kill() {
+func (p *Process) Kill() { p.kill(false) }
+
+// Strike is a Kill that the plan wants: the worker has then ended as planned. It waits for its end
+// and returns the proof, or false if it had ended before.
+func (p *Process) Strike() (proof string, struck bool) {
+	p.kill(true)
+	end := p.End()
+	if end.How != killedByPlan {
+		return "it " + end.How + " before it could be killed", false
+	}
+	return fmt.Sprintf("pid %d is gone: %s", end.Pid, p.cmd.ProcessState), true
+}
+
+const killedByPlan = "killed by the plan"
+
+func (p *Process) kill(planned bool) {
 	select {
 	case <-p.done:
 		return
 	default:
 	}
 	p.mu.Lock()
-	p.killed = true
+	p.killed, p.struck = true, p.struck || planned
 	p.mu.Unlock()
-	// The worker leads a process group of its own; a foreign client that it started is in it.
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	p.signal(syscall.SIGKILL)
 	_ = p.cmd.Process.Kill()
+}
+
+// signal sends a signal to the worker and its children: it leads a process group of its own, and a
+// foreign client that it started is in it.
+func (p *Process) signal(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) }
+
+// Freeze stops the process by SIGSTOP, its children with it, and returns the proof once it is stopped.
+func (p *Process) Freeze(ctx context.Context) (proof string, err error) {
+	p.signal(syscall.SIGSTOP)
+	return p.await(ctx, true)
+}
+
+// Thaw lets a frozen process go on, and returns once it does.
+func (p *Process) Thaw(ctx context.Context) error {
+	p.signal(syscall.SIGCONT)
+	_, err := p.await(ctx, false)
+	return err
+}
+
+// await waits until the process is stopped, or not stopped any more.
+func (p *Process) await(ctx context.Context, stopped bool) (string, error) {
+	pid := p.cmd.Process.Pid
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		state, err := stateOf(pid)
+		if err == nil && strings.HasPrefix(state, "T") == stopped {
+			return fmt.Sprintf("pid %d is in state %s", pid, state), nil
+		}
+		select {
+		case <-tick.C:
+		case <-p.done:
+			if stopped {
+				return "", fmt.Errorf("freeze worker %s: it %s", p.config.Worker, p.End().How)
+			}
+			return "", nil
+		case <-ctx.Done():
+			return "", fmt.Errorf("wait for worker %s, which is in state %q: %w", p.config.Worker, state, context.Cause(ctx))
+		}
+	}
 }
 
 // Done is closed once the process is gone.
@@ -266,16 +347,20 @@ func (p *Process) End() End {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := End{Buffered: p.buffered, Pid: p.cmd.Process.Pid}
+	gone := signaled(p.cmd)
 	if s := p.cmd.ProcessState; s != nil {
 		e.CPU = s.UserTime() + s.SystemTime()
 	}
 	crash := p.config.End == EndKill || p.config.CrashAt != ""
 	switch {
-	case p.killed:
-		e.How = "killed by the engine"
-	case p.point != "" && signaled(p.cmd):
+	case p.point != "" && gone: // whoever else may have wanted to kill it
 		e.How = "killed itself at crash point " + p.point
 		e.Planned = crash || p.point == "command"
+		e.Point, e.PointAt = p.point, p.pointAt
+	case p.killed && p.struck && gone:
+		e.How, e.Planned = killedByPlan, true
+	case p.killed && gone:
+		e.How = "killed by the engine"
 	case p.failure != nil:
 		e.How, e.Err = "died of itself: "+p.failure.Error(), p.failure
 	case p.shutdown && p.exit == nil:

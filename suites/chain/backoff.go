@@ -7,7 +7,7 @@ import (
 
 // Backoff says how long to wait between attempts: First, doubled each time, at most Max. The part Jitter (0 to 1) of it is
 // random, so that clients that failed together do not come back together. Libraries draw it from a source of their own;
-// here it comes from Seed, so that a run can be repeated.
+// here it comes from Seed, another one for each process, so that a run can be repeated.
 type Backoff struct {
 	First, Max time.Duration
 	Jitter     float64

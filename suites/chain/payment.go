@@ -29,9 +29,8 @@ const (
 // Charge makes the payment of an event, at most once, and says what is known of it in the end.
 func Charge(ctx context.Context, s *Service, ev Event) PaymentState {
 	key := idempotencyKey(ev) // safe: the same in every attempt, so that the service acts once
-	state := PaymentUnknown
 	for attempt := 1; attempt <= s.tries() && s.retryPayment(ctx, ev, attempt); attempt++ {
-		state = s.Payments.Pay(ctx, key, ev)
+		state := s.Payments.Pay(ctx, key, ev)
 		if state == PaymentUnknown {
 			state = s.Payments.LookUp(ctx, key) // safe: no answer is not "no": ask what was done
 		}
@@ -45,9 +44,8 @@ func Charge(ctx context.Context, s *Service, ev Event) PaymentState {
 // ChargeWithoutKey is Charge, but each attempt is a payment of its own.
 func ChargeWithoutKey(ctx context.Context, s *Service, ev Event) PaymentState {
 	key := "" // unsafe: the service cannot tell a second attempt from a second payment
-	state := PaymentUnknown
 	for attempt := 1; attempt <= s.tries() && s.retryPayment(ctx, ev, attempt); attempt++ {
-		state = s.Payments.Pay(ctx, key, ev)
+		state := s.Payments.Pay(ctx, key, ev)
 		if state == PaymentUnknown {
 			state = s.Payments.LookUp(ctx, key) // safe: no answer is not "no": ask what was done
 		}
@@ -61,9 +59,8 @@ func ChargeWithoutKey(ctx context.Context, s *Service, ev Event) PaymentState {
 // ChargeOrFail is Charge, but takes a timeout for a failure.
 func ChargeOrFail(ctx context.Context, s *Service, ev Event) PaymentState {
 	key := idempotencyKey(ev) // safe: the same in every attempt, so that the service acts once
-	state := PaymentUnknown
 	for attempt := 1; attempt <= s.tries() && s.retryPayment(ctx, ev, attempt); attempt++ {
-		state = s.Payments.Pay(ctx, key, ev)
+		state := s.Payments.Pay(ctx, key, ev)
 		if state == PaymentUnknown {
 			state = PaymentRefused // unsafe: the money may be gone, and the order is cancelled
 		}

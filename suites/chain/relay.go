@@ -150,7 +150,7 @@ const (
 var allLanes = []int32{0, 1, 2, 3, 4, 5, 6, 7}
 
 // lockLane takes the lane that has waited longest of those that no other relay has, until the transaction ends. A relay
-// that dies loses it with its connection. Without one there is nothing to do.
+// that dies loses it with its connection; one that is frozen keeps it, and its keys wait. Without one there is nothing to do.
 func (w *work) lockLane(ctx context.Context) (lanes []int32) {
 	w.do(ctx, func(ctx context.Context, tx pgx.Tx, _ *Service, _ Event) error {
 		rows, err := tx.Query(ctx, `SELECT l.lane FROM relay_lane l,

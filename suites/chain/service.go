@@ -85,8 +85,7 @@ type Service struct {
 
 	NewID   func() uint64                              // draws the id of a new event
 	Applied func(context.Context, Event) (bool, error) // tells whether an event has had its effect; nil = the inbox does
-
-	Letter func(*Service, Event, Failure) Letter // records a failure; nil = NewLetter
+	Letter  Recorder                                   // records a failure; nil = NewLetter
 
 	Batch     int           // events a relay or job takes at once; 0 = 100
 	Tries     int           // attempts before an event is given up; 0 = 3
@@ -99,7 +98,9 @@ type Service struct {
 	Redeliver time.Duration // the broker delivers again within this time
 	Replay    time.Duration // a person replays an event within this time, the longest there is
 
-	// Point, if set, is called at each named point where a crash matters. Its error ends the pattern there, as a crash would.
+	// Point, if set, is called at each named point where a crash matters, and only if all before it went well: at
+	// AfterOrderCommit the order is committed, at AfterBusinessCommit the effect. Its error ends the pattern there, as a
+	// crash would, and is in doubt for whoever called.
 	Point func(ctx context.Context, name string, ev Event) error
 	Sleep func(ctx context.Context, d time.Duration) error // nil = a timer
 	Log   *slog.Logger                                     // nil = none
@@ -147,7 +148,7 @@ func (s *Service) at(ctx context.Context, point string, ev Event) error {
 		return nil
 	}
 	if err := s.Point(ctx, point, ev); err != nil {
-		return fmt.Errorf("at %s: %w", point, err)
+		return fmt.Errorf("at %s: %w: %w", point, ErrInDoubt, err)
 	}
 	return nil
 }

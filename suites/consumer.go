@@ -107,8 +107,7 @@ type consuming struct {
 	batch    map[uint64][]system.Delivery // by event id, in the order they came
 	current  system.Delivery              // the one that is handled
 	handled  int
-	failed   uint64 // event that failed as planned
-	missing  error  // why polling cannot go on
+	missing  error // why polling cannot go on
 }
 
 type fetched struct {
@@ -326,7 +325,9 @@ func (c *consuming) handle(ctx context.Context, s *chain.Service, ev chain.Event
 	var result chain.Result
 	var err error
 	if c.handled == c.failNth {
-		c.failed = ev.ID
+		if failed := c.strike(ev); failed != nil {
+			return "", failed
+		}
 		err = fmt.Errorf("%w: planned failure", chain.ErrPermanent)
 	} else {
 		if c.work > 0 {
@@ -351,6 +352,18 @@ func (c *consuming) handle(ctx context.Context, s *chain.Service, ev chain.Event
 		c.s.Count(worker.Counts{Handled: 1})
 	}
 	return result, errors.Join(err, c.s.RecordNow(e))
+}
+
+// strikeFailure names the strike of a planned failure.
+const strikeFailure = "failed-record"
+
+// strike records that a delivery fails as planned, which is the fault of its scenario.
+func (c *consuming) strike(ev chain.Event) error {
+	c.s.Record(ledger.Event{Kind: ledger.Inject, At: worker.Now(), Text: strikeFailure, Detail: "the handler fails once"})
+	c.s.Record(ledger.Event{
+		Kind: ledger.Bite, At: worker.Now(), Text: strikeFailure, Outcome: ledger.OK, N: 1, Detail: fmt.Sprintf("event %d failed", ev.ID),
+	})
+	return c.s.RecordNow(ledger.Event{Kind: ledger.Heal, At: worker.Now(), Text: strikeFailure, Outcome: ledger.OK})
 }
 
 // at records the end of the business transaction, and is where the worker crashes or waits.

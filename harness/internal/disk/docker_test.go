@@ -419,6 +419,48 @@ func TestRot(t *testing.T) {
 	}
 }
 
+// TestNothingIsLeftAfterCancel gives up at different moments of making disks, and in the middle of a power cut.
+func TestNothingIsLeftAfterCancel(t *testing.T) {
+	e, owner := engine(t)
+	if err := open(t, e, owner).Remove(t.Context()); err != nil { // skips where there are no disks
+		t.Fatal(err)
+	}
+	for _, after := range []time.Duration{100 * time.Millisecond, 400 * time.Millisecond, 700 * time.Millisecond, time.Second} {
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		r, err := disk.Open(ctx, e, owner, "rack", disk.Spec{Name: "a", MiB: 64}, disk.Spec{Name: "b", MiB: 64})
+		cancel()
+		if err == nil {
+			err = r.Remove(cleanup(t))
+		} else if errors.Is(err, disk.ErrUnavailable) {
+			t.Errorf("given up after %s, and taken for a machine that cannot: %v", after, err)
+		} else {
+			err = nil
+		}
+		if err != nil {
+			t.Errorf("after %s: %v", after, err)
+		}
+		nothingLeft(t, e, owner.Run)
+	}
+	r := open(t, e, owner, disk.Spec{Name: "a", MiB: 64})
+	c := writer(t, e, owner, r, "a", `sleep 1000`)
+	ctx, cancel := context.WithCancel(t.Context())
+	p := power(c)
+	freeze := p.Freeze
+	p.Freeze = func(ctx context.Context) error {
+		defer cancel()
+		return freeze(ctx)
+	}
+	if _, err := r.Cut(ctx, []string{"a"}, p); err == nil {
+		t.Error("a cut that was given up worked")
+	}
+	if s, err := c.State(t.Context()); err != nil || s.Running {
+		t.Errorf("frozen and left so: %+v, %v", s, err)
+	}
+	if err := c.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNothingIsLeftAfterSIGKILL kills a process that has disks mounted, and removes what its owner left, as a sweep does.
 func TestNothingIsLeftAfterSIGKILL(t *testing.T) {
 	e, owner := engine(t)

@@ -88,7 +88,7 @@ func Open(ctx context.Context, e *container.Engine, owner container.Owner, name 
 		return nil, err
 	}
 	if err := r.helper.Start(ctx); err != nil {
-		return nil, errors.Join(ErrUnavailable, err) // the engine's machine has no loop devices to hand in
+		return nil, unavailable(ctx, err) // the engine's machine has no loop devices to hand in
 	}
 	if err := r.room(ctx, specs); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func Open(ctx context.Context, e *container.Engine, owner container.Owner, name 
 		d := &Disk{Name: s.Name, image: s.Name + ".0"}
 		if _, err := r.sh(ctx, `cd "$1"; truncate -s "$3M" "$2"; mkfs.ext4 -q -b 4096 -m 0 -E nodiscard "$2"; `+attach+`rmdir "$5/lost+found"`,
 			imagesDir, d.image, fmt.Sprint(s.MiB), s.Name, d.dir(), mountOptions); err != nil {
-			return nil, errors.Join(ErrUnavailable, err)
+			return nil, unavailable(ctx, err)
 		}
 		if d.Volume, err = e.NewDeviceVolume(ctx, owner, name+"-"+s.Name, path.Join(images, s.Name), "ext4", mountOptions); err != nil {
 			return nil, err
@@ -105,6 +105,14 @@ func Open(ctx context.Context, e *container.Engine, owner container.Owner, name 
 		r.disks = append(r.disks, d)
 	}
 	return r, r.tryEngine(ctx)
+}
+
+// unavailable says that the machine cannot, unless the caller has given up.
+func unavailable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	return errors.Join(ErrUnavailable, err)
 }
 
 // attach mounts the image $2 at $5 and makes the link $4 to its device, by which the engine finds it. The loop device goes
@@ -154,10 +162,10 @@ func (r *Rack) tryEngine(ctx context.Context) error {
 	d := r.disks[0]
 	const marker = ".conform-disk"
 	if _, err := r.sh(ctx, `touch "$1"`, path.Join(d.dir(), marker)); err != nil {
-		return errors.Join(ErrUnavailable, err)
+		return unavailable(ctx, err)
 	}
 	if _, err := d.Volume.Run(ctx, "rm", "/volume/"+marker); err != nil {
-		return errors.Join(ErrUnavailable, err)
+		return unavailable(ctx, err)
 	}
 	return nil
 }

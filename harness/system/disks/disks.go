@@ -189,6 +189,14 @@ func (f *fullDisk) Evidence(ctx context.Context) (system.Evidence, error) {
 	if err != nil {
 		return system.Evidence{}, err
 	}
+	return system.Evidence{
+		Bit: ballast > 0, Count: ballast,
+		Detail: fmt.Sprintf("%d bytes free on the data disk of %s beside a ballast of %d%s", free, f.node.Name, ballast, f.ended(ctx)),
+	}, nil
+}
+
+// ended says how the node ended, also once it has been started again.
+func (f *fullDisk) ended(ctx context.Context) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.end == "" {
@@ -196,13 +204,11 @@ func (f *fullDisk) Evidence(ctx context.Context) (system.Evidence, error) {
 			f.end = fmt.Sprintf("; the node has ended, exit code %d", s.ExitCode)
 		}
 	}
-	return system.Evidence{
-		Bit: ballast > 0, Count: ballast,
-		Detail: fmt.Sprintf("%d bytes free on the data disk of %s beside a ballast of %d%s", free, f.node.Name, ballast, f.end),
-	}, nil
+	return f.end
 }
 
 func (f *fullDisk) Heal(ctx context.Context) error {
+	_ = f.ended(ctx) // for the evidence: after the start it cannot be told any more
 	if err := f.full.Free(ctx); err != nil {
 		return err
 	}

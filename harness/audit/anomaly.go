@@ -25,6 +25,12 @@ const (
 	onFirst
 	// onInvokes: something was never asked for, so no producer's segment may be damaged or missing.
 	onInvokes
+	// onSnapshot: rows are missing, so every table that is to be read must have been read to its end.
+	onSnapshot
+	// onConsumers: what consumers did counts, so none of their segments may be damaged or missing.
+	onConsumers
+	// onGroups: the final positions of the groups count.
+	onGroups
 )
 
 // Names of the store's anomalies, which the checks of this package find.
@@ -43,6 +49,32 @@ const (
 	Unavailable    = "unavailable"
 )
 
+// Names of the other places' anomalies.
+const (
+	Undelivered            = "undelivered"
+	DeadLetterLost         = "dead-letter-lost"
+	DeadLetterWrong        = "dead-letter-wrong"
+	CommitGap              = "commit-gap"
+	CommitAhead            = "commit-ahead"
+	CommitRewind           = "commit-rewind"
+	DoubleOwner            = "double-owner"
+	RedeliveredAfterSettle = "redelivered-after-settle"
+	DuplicateDelivery      = "duplicate-delivery"
+	ReorderedDelivery      = "reordered-delivery"
+	Early                  = "early"
+	Late                   = "late"
+	ExpiredDelivered       = "expired-delivered"
+	MissingEffect          = "missing-effect"
+	DuplicateEffect        = "duplicate-effect"
+	StaleEffect            = "stale-effect"
+	PhantomEffect          = "phantom-effect"
+	Unpublished            = "unpublished"
+	PublishedUncommitted   = "published-uncommitted"
+	Stuck                  = "stuck"
+	Stall                  = "stall"
+	RTO                    = "rto"
+)
+
 // Attributions: where a lost message or a missing effect died.
 const (
 	NeverPublished      = "never-published"
@@ -55,12 +87,13 @@ const (
 	Skipped             = "skipped"
 	SettledEarly        = "settled-early"
 	DeduplicatedWrongly = "deduplicated-wrongly"
+	Pending             = "pending"
 )
 
 // anomalies in order of severity, the most severe first; a story is told of the first one found.
 var anomalies = []Anomaly{
 	{
-		Name: Lost, Place: "store", rests: onAbsence, Meaning: "confirmed, or only claimed sent, and absent at the end",
+		Name: Lost, Place: "store", rests: onAbsence | onSnapshot, Meaning: "confirmed, or only claimed sent, and absent at the end",
 		Attributions: []string{Broker, ClientBuffer, NeverPublished, Expired, Unroutable, Overflowed, DeadLetterDropped},
 	},
 	{Name: Corrupted, Place: "store", Meaning: "stored with another content than was sent, or unreadable"},
@@ -74,35 +107,35 @@ var anomalies = []Anomaly{
 	{Name: DuplicateStore, Place: "store", Meaning: "one message at two positions"},
 	{Name: ReorderedStore, Place: "store", rests: onFirst, Meaning: "first occurrences of one producer's messages of one key are not in send order"},
 
-	{Name: "undelivered", Place: "delivery", rests: onAbsence, Meaning: "in the store, not delivered to a group by the deadline"},
-	{Name: "dead-letter-lost", Place: "delivery", rests: onAbsence, Meaning: "neither in its queue nor in the dead-letter queue"},
-	{Name: "dead-letter-wrong", Place: "delivery", Meaning: "a good message in the dead-letter queue, or its record of failure is incomplete"},
-	{Name: "commit-gap", Place: "delivery", rests: onAbsence, Meaning: "the group's position passed a record that nobody processed"},
-	{Name: "commit-ahead", Place: "delivery", Meaning: "the group's position is beyond what was delivered"},
-	{Name: "commit-rewind", Place: "delivery", Meaning: "the group's position went back"},
-	{Name: "double-owner", Place: "delivery", Meaning: "two owners of one partition at once"},
-	{Name: "redelivered-after-settle", Place: "delivery", Meaning: "delivered again after a confirmed settle"},
-	{Name: "duplicate-delivery", Place: "delivery", Meaning: "delivered again beyond what the settles allow"},
-	{Name: "reordered-delivery", Place: "delivery", Meaning: "first deliveries of one key go back"},
-	{Name: "early", Place: "delivery", Meaning: "delivered before it was due"},
-	{Name: "late", Place: "delivery", Meaning: "delivered after it was due and the allowance was over"},
-	{Name: "expired-delivered", Place: "delivery", Meaning: "delivered after its time to live"},
+	{Name: Undelivered, Place: "delivery", rests: onAbsence | onConsumers | onGroups | onSnapshot, Meaning: "in the store, not delivered to a group by the deadline"},
+	{Name: DeadLetterLost, Place: "delivery", rests: onAbsence | onConsumers | onSnapshot, Meaning: "neither in its queue nor in the dead-letter queue"},
+	{Name: DeadLetterWrong, Place: "delivery", rests: onConsumers, Meaning: "a good message in the dead-letter queue, or its record of failure is incomplete"},
+	{Name: CommitGap, Place: "delivery", rests: onAbsence | onConsumers | onGroups | onSnapshot, Meaning: "the group's position passed a record that nobody processed"},
+	{Name: CommitAhead, Place: "delivery", rests: onConsumers | onFirst, Meaning: "the group's position is beyond what was delivered"},
+	{Name: CommitRewind, Place: "delivery", rests: onConsumers, Meaning: "the group's position went back"},
+	{Name: DoubleOwner, Place: "delivery", rests: onConsumers, Meaning: "two owners of one partition at once"},
+	{Name: RedeliveredAfterSettle, Place: "delivery", rests: onConsumers, Meaning: "delivered again after a confirmed settle"},
+	{Name: DuplicateDelivery, Place: "delivery", rests: onConsumers, Meaning: "delivered again beyond what the settles allow"},
+	{Name: ReorderedDelivery, Place: "delivery", rests: onConsumers, Meaning: "first deliveries of one key go back"},
+	{Name: Early, Place: "delivery", Meaning: "delivered before it was due"},
+	{Name: Late, Place: "delivery", Meaning: "delivered after it was due and the allowance was over"},
+	{Name: ExpiredDelivered, Place: "delivery", Meaning: "delivered after its time to live"},
 
 	{
-		Name: "missing-effect", Place: "effect", rests: onAbsence, Meaning: "no effect of a committed or confirmed business event",
-		Attributions: []string{NeverPublished, ClientBuffer, Broker, Unroutable, Expired, Overflowed, DeadLetterDropped, Skipped, SettledEarly, DeduplicatedWrongly},
+		Name: MissingEffect, Place: "effect", rests: onAbsence | onConsumers | onSnapshot, Meaning: "no effect of a committed or confirmed business event",
+		Attributions: []string{NeverPublished, ClientBuffer, Broker, Unroutable, Expired, Overflowed, DeadLetterDropped, Skipped, SettledEarly, DeduplicatedWrongly, Pending},
 	},
-	{Name: "duplicate-effect", Place: "effect", Meaning: "the effect of one business event happened twice"},
-	{Name: "stale-effect", Place: "effect", Meaning: "an older state stands over a newer one"},
-	{Name: "phantom-effect", Place: "effect", rests: onInvokes, Meaning: "an effect of something that was never committed"},
+	{Name: DuplicateEffect, Place: "effect", Meaning: "the effect of one business event happened twice"},
+	{Name: StaleEffect, Place: "effect", rests: onConsumers | onSnapshot, Meaning: "an older state stands over a newer one"},
+	{Name: PhantomEffect, Place: "effect", rests: onInvokes | onSnapshot, Meaning: "an effect of something that was never committed"},
 
-	{Name: "unpublished", Place: "outbox", rests: onAbsence, Meaning: "a committed row that was never published"},
-	{Name: "published-uncommitted", Place: "outbox", Meaning: "a row published though its transaction was rolled back"},
+	{Name: Unpublished, Place: "outbox", rests: onAbsence | onInvokes | onConsumers | onSnapshot, Meaning: "a committed row that was never published"},
+	{Name: PublishedUncommitted, Place: "outbox", rests: onSnapshot, Meaning: "a row published though its transaction was rolled back"},
 
-	{Name: "stuck", Place: "liveness", Meaning: "no progress for longer than any lock, delay or redelivery lasts"},
-	{Name: "stall", Place: "liveness", Meaning: "callers blocked longer than the promise bounds"},
+	{Name: Stuck, Place: "liveness", Meaning: "no progress for longer than any lock, delay or redelivery lasts"},
+	{Name: Stall, Place: "liveness", Meaning: "callers blocked longer than the promise bounds"},
 	{Name: Unavailable, Place: "liveness", Meaning: "longer without a confirm than the promise bounds"},
-	{Name: "rto", Place: "liveness", Meaning: "longer from the fault to the first success than the promise bounds"},
+	{Name: RTO, Place: "liveness", Meaning: "longer from the fault to the first success than the promise bounds"},
 }
 
 // Anomalies returns the table of anomalies, the most severe first.
@@ -125,7 +158,7 @@ func severity(name string) int {
 
 // attributionMeanings explains each attribution in words that follow "it".
 var attributionMeanings = map[string]string{
-	NeverPublished:      "was never published: it was refused, or never handed to the client, though the caller was told that it was sent",
+	NeverPublished:      "was never published: it was refused, or never handed to the client",
 	ClientBuffer:        "was never accepted by the broker: it died in the client, on the wire or unread in the broker's socket",
 	Broker:              "was accepted by the broker and is gone there",
 	Unroutable:          "reached the broker, which had nowhere to put it",
@@ -135,6 +168,7 @@ var attributionMeanings = map[string]string{
 	Skipped:             "was in the store and settled, and never processed",
 	SettledEarly:        "was settled before it was processed",
 	DeduplicatedWrongly: "was taken for a repetition of another one",
+	Pending:             "was neither processed nor settled when the run ended",
 }
 
 // MeaningOf explains an attribution in words that follow "it"; it is empty for an unknown one.

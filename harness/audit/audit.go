@@ -45,6 +45,9 @@ func Compare(h ledger.Header, promise ledger.Promise, checks map[string]int) []s
 	if h.Promise.MaxUnavailable != promise.MaxUnavailable {
 		out = append(out, fmt.Sprintf("the recorded promise bounds a gap by %s, this binary's by %s", h.Promise.MaxUnavailable, promise.MaxUnavailable))
 	}
+	if h.Promise.MaxStall != promise.MaxStall || h.Promise.MaxRTO != promise.MaxRTO {
+		out = append(out, fmt.Sprintf("the recorded promise bounds a stall by %s and the recovery by %s, this binary's by %s and %s", h.Promise.MaxStall, h.Promise.MaxRTO, promise.MaxStall, promise.MaxRTO))
+	}
 	for _, name := range union(h.Promise.Rules, promise.Rules) {
 		if was, is := h.Promise.Rules[name], promise.Rules[name]; was != is {
 			out = append(out, fmt.Sprintf("%s is recorded as %s, in this binary as %s", name, ruleWords(was), ruleWords(is)))
@@ -95,6 +98,7 @@ type tally struct {
 	silent                          []int // per hush
 	inFlight                        []int // per injection
 	received, effects               int
+	beforeHandled, afterHandled     int
 }
 
 // auditor is one audit at work.
@@ -109,15 +113,25 @@ type auditor struct {
 	totals   Totals
 	liveness Liveness
 
+	times       *delayCheck // nil if the arm has no delay
+	stall       *stallCheck
+	business    *business // nil if the arm is about stores alone
+	deliveries  *deliveries
+	handledSeen int // Handled events in the ledger
+
 	primary       ledger.View // the view in which places and order are judged: raw, if it was read
 	primaryFlag   flags
 	anyStartMoved bool
 	finalReadOK   bool
 
 	observers struct {
-		stored   []storedObserver
-		received []receivedObserver
-		conclude []concluder
+		stored    []storedObserver
+		received  []receivedObserver
+		business  []businessObserver
+		received2 []receiver
+		handled   []handler
+		settled   []settler
+		conclude  []concluder
 	}
 	ran map[string]int
 
@@ -139,6 +153,13 @@ func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
 	if v.committed && !raw {
 		a.primary, a.primaryFlag = ledger.ViewCommitted, storedCommitted
 	}
+	if isChain(h) {
+		a.business = newBusiness(h)
+	}
+	if len(h.Chain.Effects) > maxEffects {
+		a.contradiction("the header names %d tables of effects, at most %d can be judged", len(h.Chain.Effects), maxEffects)
+	}
+	a.deliveries = newDeliveries(a)
 	a.tally.inFlight = make([]int, len(v.injections))
 	a.tally.silent = make([]int, len(v.hushes))
 	for _, c := range checks {
@@ -148,6 +169,18 @@ func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
 		}
 		if r, ok := o.(receivedObserver); ok {
 			a.observers.received = append(a.observers.received, r)
+		}
+		if b, ok := o.(businessObserver); ok && a.chained() {
+			a.observers.business = append(a.observers.business, b)
+		}
+		if r, ok := o.(receiver); ok {
+			a.observers.received2 = append(a.observers.received2, r)
+		}
+		if h, ok := o.(handler); ok {
+			a.observers.handled = append(a.observers.handled, h)
+		}
+		if s, ok := o.(settler); ok {
+			a.observers.settled = append(a.observers.settled, s)
 		}
 		if s, ok := o.(concluder); ok {
 			a.observers.conclude = append(a.observers.conclude, s)
@@ -180,6 +213,9 @@ func (a *auditor) run() error {
 		s.settleSpans()
 	}
 	a.sum()
+	if err := merge(a.open, a.survey.segments, a.deliveries.see); err != nil {
+		return err
+	}
 	a.finalReadOK = a.finalRead().OK
 	for _, c := range a.observers.conclude {
 		if err := c.conclude(); err != nil {
@@ -194,8 +230,17 @@ func (a *auditor) see(s *segment, e *ledger.Event) {
 	switch e.Kind {
 	case ledger.Invoke:
 		if e.To > e.Seq && e.Stream != 0 {
-			a.pulse.send(e.At)
-			a.index.stream(e.Stream).invoke(span{from: e.Seq, to: e.To, epoch: a.survey.epoch(e.At)})
+			st := a.index.stream(e.Stream)
+			st.invoke(span{from: e.Seq, to: e.To, epoch: a.survey.epoch(e.At)})
+			if e.EventID != 0 {
+				st.publishes = true
+				if a.chained() {
+					*a.business.of(e.EventID) |= published
+				}
+			}
+			if e.EventID != 0 || !a.header.Chain.Ordered {
+				a.pulse.send(e.At)
+			}
 		} else {
 			a.contradiction("%s: an invoke covers %d/%d..%d", s.title(), e.Stream, e.Seq, e.To)
 		}
@@ -205,6 +250,15 @@ func (a *auditor) see(s *segment, e *ledger.Event) {
 		if e.Claim == ledger.ClaimSent && e.Stream != 0 {
 			a.claim(a.index.stream(e.Stream).flagsOf(e.Seq), e.At)
 		}
+		if a.chained() && (e.Stream != 0 || e.EventID != 0) {
+			f := a.facts(e)
+			switch {
+			case e.Claim == ledger.ClaimSent:
+				*f |= told
+			case e.Claim == ledger.ClaimFailed && e.Stream == 0:
+				*f |= toldFailed
+			}
+		}
 	case ledger.Stored:
 		a.stored(s, e)
 	case ledger.Received:
@@ -212,8 +266,25 @@ func (a *auditor) see(s *segment, e *ledger.Event) {
 		for _, o := range a.observers.received {
 			o.received(s, e)
 		}
+	case ledger.Handled:
+		a.handledSeen++
 	case ledger.Effect:
-		a.tally.effects++
+		if tableOf(e.Text) != ledger.TableDeadLetter {
+			a.tally.effects++
+		}
+	}
+	if a.chained() {
+		switch e.Kind {
+		case ledger.Ordered:
+			a.order(s, e)
+		case ledger.Resent:
+			a.business.again(e.EventID, e.To)
+		case ledger.Effect, ledger.OutboxRow, ledger.InboxRow:
+			for _, o := range a.observers.business {
+				o.row(s, e)
+			}
+			a.row(s, e)
+		}
 	}
 }
 
@@ -245,6 +316,12 @@ func (a *auditor) complete(s *segment, e *ledger.Event) {
 	m := a.index.stream(e.Stream).flagsOf(e.Seq)
 	first := *m&completed == 0
 	*m |= completed
+	if a.times != nil {
+		a.times.answer(e)
+	}
+	if first && e.Sent != 0 && *m&claimed == 0 {
+		a.stall.wait(e.ID(), e.Sent, e.At)
+	}
 	if e.Sent != 0 {
 		a.pulse.send(e.Sent)
 	}
@@ -302,6 +379,33 @@ func (a *auditor) complete(s *segment, e *ledger.Event) {
 	if e.Claim == ledger.ClaimSent {
 		a.claim(m, e.At)
 	}
+	if a.chained() {
+		a.answered(e, *m)
+	}
+}
+
+// answered notes what a Complete says of the business event.
+func (a *auditor) answered(e *ledger.Event, m flags) {
+	f := a.facts(e)
+	*f |= published
+	switch e.Outcome {
+	case ledger.OK:
+		*f |= accepted
+		if m&belowStart != 0 {
+			*f |= gone
+		}
+		switch e.Text {
+		case Unroutable:
+			*f |= unroutable
+		case Overflowed:
+			*f |= overflowed
+		}
+	case ledger.Failed:
+		*f |= unaccepted
+	}
+	if e.Claim == ledger.ClaimSent {
+		*f |= told
+	}
 }
 
 // known says whether an event names a view and a destination that exist.
@@ -322,8 +426,16 @@ func (a *auditor) stored(s *segment, e *ledger.Event) {
 	for _, o := range a.observers.stored {
 		o.stored(s, e, seen, m)
 	}
-	if m != nil {
-		*m |= storedRaw << e.View
+	if m == nil {
+		return
+	}
+	*m |= storedRaw << e.View
+	if a.chained() {
+		f := a.facts(e)
+		*f |= inStore
+		if e.View == ledger.ViewDeadLetter || a.header.Destinations[e.Pos.Destination].DeadLetter {
+			*f |= deadLetter
+		}
 	}
 }
 
@@ -332,6 +444,9 @@ func (a *auditor) sum() {
 	t := &a.totals
 	v := a.survey
 	for _, s := range a.index.streams {
+		if a.header.Chain.Ordered && !s.publishes && len(s.pages) == 0 {
+			continue // what it was about to do are business transactions
+		}
 		done := make([]uint64, len(s.spans)) // completed messages of each span
 		i := 0
 		s.walk(func(seq uint64, f flags) {

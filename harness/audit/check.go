@@ -26,6 +26,10 @@ type (
 	receivedObserver interface {
 		received(s *segment, e *ledger.Event)
 	}
+	// businessObserver sees each row of the final snapshot, before it is counted.
+	businessObserver interface {
+		row(s *segment, e *ledger.Event)
+	}
 	// concluder sums up after the main pass, when all flags are set.
 	concluder interface{ conclude() error }
 )

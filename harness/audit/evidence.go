@@ -99,6 +99,21 @@ func (a *auditor) unproven(f Finding) string {
 			return p.Name + ": " + p.Got
 		}
 	}
+	if row.rests&onSnapshot != 0 {
+		if p := a.snapshot(); !p.OK {
+			return p.Name + ": " + p.Got
+		}
+	}
+	if row.rests&onGroups != 0 {
+		if p := a.groupEnds(); !p.OK {
+			return p.Name + ": " + p.Got
+		}
+	}
+	if row.rests&onConsumers != 0 {
+		if d := a.survey.damaged(func(s *segment) bool { return s.consumes || !s.stores && !s.sends }); len(d) > 0 {
+			return d[0]
+		}
+	}
 	if row.rests&(onAbsence|onFirst) != 0 {
 		// A segment of unknown content may have held stored records.
 		if d := a.survey.damaged(func(s *segment) bool { return s.stores || !s.sends }); len(d) > 0 {
@@ -151,6 +166,10 @@ func (a *auditor) proofs() []Proof {
 		out = append(out, Proof{Name: "between strike and heal", Want: fmt.Sprintf("<= %d confirmed", *most), Got: fmt.Sprint(t.duringConfirmed), OK: t.duringConfirmed <= *most})
 	}
 	least("after the heal", what, ev.After, after)
+	least("orders", "committed", ev.Ordered, a.totals.Ordered)
+	least("before the strike", "handled", ev.HandledBefore, t.beforeHandled)
+	least("after the heal", "handled", ev.HandledAfter, t.afterHandled)
+	least("redelivery", "delivered again", ev.Redelivered, a.totals.Redelivered)
 	for _, id := range ev.Bites {
 		p := Proof{Name: "bite of " + id, Want: "proof that it bit", Got: "no such strike is recorded"}
 		if i := v.injection(id); i != nil {
@@ -169,6 +188,12 @@ func (a *auditor) proofs() []Proof {
 			}
 		}
 		out = append(out, p)
+	}
+	if len(a.header.Tables) > 0 {
+		out = append(out, a.snapshot())
+	}
+	if len(a.header.Groups) > 0 {
+		out = append(out, a.groupEnds())
 	}
 	return append(out, a.stepsReached(), a.workersEnded(), a.healed(), a.quiet(), a.finalRead(), a.segmentsEnded(), a.undamaged(), a.consistent(), a.allChecks())
 }
@@ -217,7 +242,7 @@ func (a *auditor) healed() Proof {
 func (a *auditor) quiet() Proof {
 	p := Proof{Name: "quiescence", Want: "nothing moved before the final read", Got: "it is not recorded that the store was quiet"}
 	if q := a.survey.quiet; q != nil {
-		p.OK, p.Got = q.Outcome == ledger.OK, q.Detail
+		p.OK, p.Got = q.Outcome != ledger.InDoubt, q.Detail // what is stuck does not move either
 		if p.Got == "" && p.OK {
 			p.Got = "quiet"
 		}
@@ -246,7 +271,7 @@ func (a *auditor) finalRead() Proof {
 			}
 		}
 	}
-	if len(needed) == 0 {
+	if len(needed) == 0 && len(a.header.Tables) == 0 {
 		fault("the header names no destination")
 	}
 	for key, p := range a.index.partitions { // whatever was read must have been read to its end
@@ -289,6 +314,62 @@ func (a *auditor) finalRead() Proof {
 	return proof("final read", "the whole store, to an end that did not move", faults, fmt.Sprintf("%d records in %d reads", records, len(needed)))
 }
 
+// snapshot says whether every table was read to its end, once.
+func (a *auditor) snapshot() Proof {
+	var faults []string
+	rows := int64(0)
+	for _, table := range a.header.Tables {
+		end := a.survey.tables[table]
+		switch {
+		case end == nil:
+			faults = append(faults, fmt.Sprintf("%s was not read to its end", table))
+		case end.moved:
+			faults = append(faults, fmt.Sprintf("%s was read twice", table))
+		case end.N != a.business.rows[table]:
+			faults = append(faults, fmt.Sprintf("%s has %d rows, %d are recorded", table, end.N, a.business.rows[table]))
+		default:
+			rows += end.N
+		}
+	}
+	if orders := a.header.Chain.Orders; orders != "" && !slices.Contains(a.header.Tables, tableOf(orders)) {
+		faults = append(faults, fmt.Sprintf("the header does not list %s among the tables", orders))
+	}
+	for _, t := range a.header.Chain.Effects {
+		if !slices.Contains(a.header.Tables, tableOf(t.Name)) {
+			faults = append(faults, fmt.Sprintf("the header does not list %s among the tables", t.Name))
+		}
+	}
+	return proof("snapshot", "every table, to its end", faults, fmt.Sprintf("%d rows of %d tables", rows, len(a.header.Tables)))
+}
+
+// groupEnds says whether the final position of each group is known in every partition that it reads.
+func (a *auditor) groupEnds() Proof {
+	var faults []string
+	n := 0
+	for _, g := range a.deliveries.groups {
+		if !g.listed {
+			continue
+		}
+		for d, dest := range a.header.Destinations {
+			if !a.reads(g, uint16(d)) {
+				continue
+			}
+			for p := range max(1, dest.Partitions) {
+				end := a.survey.groupEnds[groupKey{partitionKey{uint16(d), int32(p)}, g.Name}]
+				switch {
+				case end == nil:
+					faults = append(faults, fmt.Sprintf("the final position of group %s in %s partition %d is not known", g.Name, dest.Name, p))
+				case end.moved:
+					faults = append(faults, fmt.Sprintf("the final position of group %s in %s partition %d moved", g.Name, dest.Name, p))
+				default:
+					n++
+				}
+			}
+		}
+	}
+	return proof("groups", "the final position of each", faults, fmt.Sprintf("%d positions", n))
+}
+
 func compareViews(a, b viewKey) int {
 	return (int(a.destination)-int(b.destination))<<40 + (int(a.number)-int(b.number))<<2 + int(a.view) - int(b.view)
 }
@@ -325,7 +406,7 @@ func (a *auditor) consistent() Proof {
 	if a.mayHaveExpired > 0 {
 		faults = append(faults, fmt.Sprintf("%d messages are absent, their positions are unknown and the start of their log has moved: lost or expired cannot be told", a.mayHaveExpired))
 	}
-	if a.totals.Invoked == 0 {
+	if a.totals.Invoked == 0 && a.totals.Ordered == 0 {
 		faults = append(faults, "nothing was sent")
 	}
 	return proof("consistency", "a ledger that agrees with itself", faults, fmt.Sprintf("%d messages", a.totals.Invoked))
@@ -341,7 +422,7 @@ func (a *auditor) allChecks() Proof {
 		}
 	}
 	p := a.header.Promise
-	if len(p.Places) == 0 && len(p.Rules) == 0 && p.MaxUnavailable == 0 {
+	if len(p.Places) == 0 && len(p.Rules) == 0 && p.MaxUnavailable == 0 && p.MaxStall == 0 && p.MaxRTO == 0 {
 		faults = append(faults, "the promise names nothing to judge")
 	}
 	for _, place := range p.Places {
@@ -354,6 +435,23 @@ func (a *auditor) allChecks() Proof {
 		if !slices.ContainsFunc(checks, covers) {
 			faults = append(faults, fmt.Sprintf("the promise is judged at %q, and no check looks there", place))
 		}
+		if why := a.blind(place); why != "" {
+			faults = append(faults, fmt.Sprintf("the promise is judged at %q, and %s", place, why))
+		}
 	}
 	return proof("checks", "every check ran", faults, fmt.Sprintf("%d checks", len(a.ran)))
+}
+
+// blind says why nothing can be seen at a place: the header must name what the ledger tells of it.
+func (a *auditor) blind(place string) string {
+	h := a.header
+	switch {
+	case place == "effect" && len(h.Chain.Effects) == 0:
+		return "the header names no table of effects"
+	case place == "outbox" && !h.Chain.Ordered:
+		return "the header does not say that a database starts the chain"
+	case place == "delivery" && a.tally.received == 0:
+		return "nothing was delivered"
+	}
+	return ""
 }

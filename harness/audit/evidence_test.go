@@ -119,7 +119,10 @@ func TestEvidence(t *testing.T) {
 		{"segment end", nil, drop(ledger.SegmentEnd), "not closed", Broke},
 		{"check", func(h *ledger.Header) { h.Checks = map[string]int{"of-tomorrow": 1} }, nil, "of-tomorrow", Broke},
 		{"a promise of nothing", func(h *ledger.Header) { h.Promise = ledger.Promise{} }, nil, "nothing to judge", ArmInconclusive},
-		{"a place without a check", func(h *ledger.Header) { h.Promise.Places = append(h.Promise.Places, "effect") }, nil, "no check looks there", Broke},
+		{"a place without a check", func(h *ledger.Header) { h.Promise.Places = append(h.Promise.Places, "cache") }, nil, "no check looks there", Broke},
+		{"no effects to see", func(h *ledger.Header) { h.Promise.Places = append(h.Promise.Places, "effect") }, nil, "names no table", Broke},
+		{"no orders to see", func(h *ledger.Header) { h.Promise.Places = append(h.Promise.Places, "outbox") }, nil, "starts the chain", Broke},
+		{"no deliveries to see", func(h *ledger.Header) { h.Promise.Places = append(h.Promise.Places, "delivery") }, nil, "nothing was delivered", Broke},
 		{"role", func(h *ledger.Header) { h.Role = "" }, nil, "role", ArmInconclusive},
 		{"two outcomes", nil, func(js []journal) {
 			js[producer].Events = append(js[producer].Events, ledger.Event{Kind: ledger.Complete, Stream: 1, Seq: 0, Outcome: ledger.Failed, At: 1})

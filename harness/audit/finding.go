@@ -41,6 +41,15 @@ func (f *findings) add(k findingKey, id ledger.MessageID, region Region, witness
 	}
 }
 
+// during stretches the time of a finding to an occurrence.
+func (f *findings) during(k findingKey, from, to int64) {
+	x := f.byKey[k]
+	if x.From == 0 || from < x.From {
+		x.From = from
+	}
+	x.To = max(x.To, to)
+}
+
 func (f *Finding) witness(line string) {
 	if len(f.Witnesses) < SampleSize {
 		f.Witnesses = append(f.Witnesses, line)
@@ -84,8 +93,8 @@ func ruleFor(p ledger.Promise, f Finding) (ledger.Rule, bool) {
 			return r, true
 		}
 	}
-	// A bound on unavailability is a promise by itself; its finding exists only beyond the bound.
-	return ledger.Rule{}, slices.Contains(p.Places, f.Place) || f.Anomaly == Unavailable
+	// A bound on a time is a promise by itself; its finding exists only beyond the bound.
+	return ledger.Rule{}, slices.Contains(p.Places, f.Place) || f.Anomaly == Unavailable || f.Anomaly == Stall || f.Anomaly == RTO
 }
 
 // forbid marks the findings that the promise forbids. A bound holds for all findings that fall

@@ -2,12 +2,13 @@ package audit
 
 import (
 	"fmt"
+	"slices"
 
 	"conform/harness/ledger"
 )
 
 func init() {
-	register(check{name: "lost", version: 1, reports: []string{Lost}, start: func(a *auditor) any { return &lostCheck{a} }})
+	register(check{name: "lost", version: 2, reports: []string{Lost}, start: func(a *auditor) any { return &lostCheck{a} }})
 }
 
 // lostCheck finds messages that are not in the store though somebody was promised that they were.
@@ -72,6 +73,9 @@ func (a *auditor) startMoved(id ledger.MessageID) bool {
 	if !a.anyStartMoved {
 		return false
 	}
+	if s := a.index.streams[id.Stream]; s != nil && s.publishes {
+		return true // its key, and so its partition, are its business event's
+	}
 	for d, dest := range a.header.Destinations {
 		n := ledger.PartitionOf(ledger.KeyOf(a.header.Seed, id, a.header.Workload.Keys), dest.Partitions)
 		if end := a.survey.ends[viewKey{partitionKey{uint16(d), n}, a.primary}]; end != nil && end.Low > 0 {
@@ -81,7 +85,69 @@ func (a *auditor) startMoved(id ledger.MessageID) bool {
 	return false
 }
 
+// orders finds committed business transactions whose row is gone from the table that has them all. Their
+// broker is the database.
+func (c *lostCheck) orders() {
+	if c.a.header.Chain.Orders == "" {
+		return
+	}
+	c.a.business.walk(func(event uint64, f *facts) {
+		if *f&(ordered|rowFound) != ordered {
+			return
+		}
+		id := identity(event)
+		c.a.findings.add(findingKey{Lost, "confirmed", Broker}, id, "", func() string {
+			return fmt.Sprintf("event %s was committed, and %s has no row of it", id, c.a.header.Chain.Orders)
+		})
+	})
+}
+
+// compacted marks, as expired, the absent messages of compacted destinations whose key has a record
+// behind the position at which they were confirmed.
+func (c *lostCheck) compacted() error {
+	h := c.a.header
+	if !slices.ContainsFunc(h.Destinations, func(d ledger.Destination) bool { return d.Compacted }) {
+		return nil
+	}
+	type keyed struct {
+		partitionKey
+		key uint32
+	}
+	newest := map[keyed]int64{}
+	of := func(e *ledger.Event) keyed {
+		return keyed{partitionKey{e.Pos.Destination, e.Pos.Partition}, c.a.keyOf(e)}
+	}
+	is := func(e *ledger.Event) bool {
+		return e.Stream != 0 && int(e.Pos.Destination) < len(h.Destinations) && h.Destinations[e.Pos.Destination].Compacted
+	}
+	_, err := scan(c.a.open, func(_ *segment, e *ledger.Event) {
+		if e.Kind == ledger.Stored && e.View == c.a.primary && is(e) {
+			newest[of(e)] = max(newest[of(e)], e.Pos.Offset)
+		}
+	}, ledger.Stored)
+	if err != nil {
+		return err
+	}
+	_, err = scan(c.a.open, func(_ *segment, e *ledger.Event) {
+		if e.Kind != ledger.Complete || e.Outcome != ledger.OK || !is(e) || e.Pos.Offset < 0 {
+			return
+		}
+		m := c.a.index.stream(e.Stream).flagsOf(e.Seq)
+		if *m&stored == 0 && e.Pos.Offset < newest[of(e)] {
+			*m |= belowStart
+			if c.a.chained() {
+				*c.a.facts(e) |= gone
+			}
+		}
+	}, ledger.Complete)
+	return err
+}
+
 func (c *lostCheck) conclude() error {
+	if err := c.compacted(); err != nil {
+		return err
+	}
+	c.orders()
 	for _, s := range c.a.index.ordered() {
 		first, last, found := uint64(0), uint64(0), false
 		s.walk(func(seq uint64, f flags) {

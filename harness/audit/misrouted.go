@@ -2,12 +2,13 @@ package audit
 
 import (
 	"fmt"
+	"slices"
 
 	"conform/harness/ledger"
 )
 
 func init() {
-	register(check{name: Misrouted, version: 1, reports: []string{Misrouted}, start: func(a *auditor) any { return &misroutedCheck{a} }})
+	register(check{name: Misrouted, version: 2, reports: []string{Misrouted}, start: func(a *auditor) any { return &misroutedCheck{a} }})
 }
 
 // misroutedCheck compares key and partition with those that the identity implies, and finds records
@@ -27,9 +28,13 @@ func (c *misroutedCheck) stored(s *segment, e *ledger.Event, seen sighting, m *f
 		}
 		return
 	}
-	key := ledger.KeyOf(c.a.header.Seed, id, c.a.header.Workload.Keys)
-	want := ledger.PartitionOf(key, c.a.header.Destinations[e.Pos.Destination].Partitions)
-	if e.Key == key && (e.Pos.Partition == want || e.View == ledger.ViewDeadLetter) {
+	key := c.a.keyOf(e)
+	d := c.a.header.Destinations[e.Pos.Destination]
+	want := ledger.PartitionOf(key, d.Partitions)
+	here := e.Pos.Partition == want || e.View == ledger.ViewDeadLetter || slices.ContainsFunc(d.Grown, func(before int) bool {
+		return e.Pos.Partition == ledger.PartitionOf(key, before)
+	})
+	if e.Key == key && here {
 		return
 	}
 	*m |= misrouted

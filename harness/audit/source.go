@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 
 	"conform/harness/ledger"
 )
@@ -24,12 +26,14 @@ type Open func() ([]Source, error)
 // segment is what a pass learned about one segment as a whole.
 type segment struct {
 	ledger.Segment
-	file   string
-	closed bool
-	killed bool // planned
-	damage []*ledger.DamageError
-	stores bool // holds Stored events
-	sends  bool // holds Invoke or Complete events
+	file      string
+	closed    bool
+	killed    bool // planned
+	damage    []*ledger.DamageError
+	stores    bool // holds Stored events
+	sends     bool // holds Invoke or Complete events
+	consumes  bool // holds events of consumers
+	snapshots bool // holds rows of a final snapshot
 }
 
 // title is how witnesses name the segment.
@@ -78,6 +82,90 @@ func scan(open Open, see func(s *segment, e *ledger.Event), kinds ...ledger.Kind
 		s.closed = r.Closed()
 		s.stores = r.Has(ledger.Stored)
 		s.sends = r.Has(ledger.Invoke) || r.Has(ledger.Complete)
+		s.consumes = slices.ContainsFunc(consumed, r.Has)
+		s.snapshots = slices.ContainsFunc([]ledger.Kind{ledger.Effect, ledger.OutboxRow, ledger.InboxRow}, r.Has)
 	}
 	return segments, nil
+}
+
+// consumed lists the kinds that consumers write.
+var consumed = []ledger.Kind{ledger.Received, ledger.Handled, ledger.Settled, ledger.Assigned, ledger.Revoked}
+
+// merge makes one pass over the consumers' events of all segments, those that earlier passes know, in
+// the order of time. Damage was met by the passes before it.
+func merge(open Open, segments []*segment, see func(s *segment, e *ledger.Event)) error {
+	sources, err := open()
+	if err != nil {
+		return fmt.Errorf("open ledger: %w", err)
+	}
+	type lane struct {
+		s *segment
+		r *ledger.Reader
+		e ledger.Event
+	}
+	next := func(l *lane) (bool, error) {
+		for {
+			err := l.r.Next(&l.e)
+			var damage *ledger.DamageError
+			switch {
+			case errors.Is(err, io.EOF):
+				return false, nil
+			case errors.As(err, &damage):
+			case err != nil:
+				return false, err
+			default:
+				switch l.e.Kind {
+				case ledger.Received, ledger.Handled, ledger.Settled, ledger.Assigned, ledger.Revoked:
+					return true, nil
+				}
+			}
+		}
+	}
+	var lanes []*lane
+	for i, src := range sources {
+		if i >= len(segments) || !segments[i].consumes {
+			continue
+		}
+		r, err := ledger.NewReader(src.R, src.Name)
+		if err != nil {
+			return err
+		}
+		r.Only(consumed...)
+		l := &lane{s: segments[i], r: r}
+		more, err := next(l)
+		if err != nil {
+			return err
+		}
+		if more {
+			lanes = append(lanes, l)
+		}
+	}
+	// There are few lanes: the lowest is looked for, and kept while it stays below the second.
+	for len(lanes) > 0 {
+		first, limit := 0, int64(math.MaxInt64)
+		for i, l := range lanes[1:] {
+			switch {
+			case l.e.At < lanes[first].e.At:
+				limit, first = lanes[first].e.At, i+1
+			case l.e.At < limit:
+				limit = l.e.At
+			}
+		}
+		l := lanes[first]
+		for {
+			see(l.s, &l.e)
+			more, err := next(l)
+			if err != nil {
+				return err
+			}
+			if !more {
+				lanes = slices.Delete(lanes, first, first+1)
+				break
+			}
+			if l.e.At > limit {
+				break
+			}
+		}
+	}
+	return nil
 }

@@ -33,6 +33,12 @@ type storeEnd struct {
 	moved bool // two ends of one view differ
 }
 
+// groupKey names one partition as one group reads it.
+type groupKey struct {
+	partitionKey
+	group string
+}
+
 type viewKey struct {
 	partitionKey
 	view ledger.View
@@ -47,10 +53,12 @@ type survey struct {
 	txns       map[uint32][]txn // by stream, sorted by from
 	workers    []ledger.Event   // WorkerEnd
 	steps      []ledger.Event
-	quiet      *ledger.Event // the last one
-	loadAt     int64         // start of the load, or the first event's time
-	healPhase  int64         // when the engine ended the load; MaxInt64 if it did not say
-	committed  bool          // the committed view was read
+	quiet      *ledger.Event          // the last one
+	loadAt     int64                  // start of the load, or the first event's time
+	healPhase  int64                  // when the engine ended the load; MaxInt64 if it did not say
+	committed  bool                   // the committed view was read
+	tables     map[string]*storeEnd   // SnapshotEnd, by table
+	groupEnds  map[groupKey]*storeEnd // GroupEnd
 
 	firstStrike, lastStrike int64 // MaxInt64 if nothing struck
 	lastHeal                int64 // the last heal of the plan; MaxInt64 if nothing was healed while the load ran
@@ -66,11 +74,12 @@ type hush struct{ from, to int64 }
 // surveyed lists the kinds that the first pass needs.
 var surveyed = []ledger.Kind{
 	ledger.Inject, ledger.Bite, ledger.Heal, ledger.Step, ledger.Phase, ledger.Quiet, ledger.StoreEnd,
-	ledger.WorkerEnd, ledger.SegmentEnd, ledger.TxnEnd,
+	ledger.WorkerEnd, ledger.SegmentEnd, ledger.TxnEnd, ledger.SnapshotEnd, ledger.GroupEnd,
 }
 
 func takeSurvey(open Open) (*survey, error) {
 	v := &survey{
+		tables: map[string]*storeEnd{}, groupEnds: map[groupKey]*storeEnd{},
 		ends: map[viewKey]*storeEnd{}, txns: map[uint32][]txn{}, loadAt: math.MaxInt64, healPhase: math.MaxInt64,
 		firstStrike: math.MaxInt64, lastStrike: math.MaxInt64, lastHeal: math.MaxInt64,
 	}
@@ -118,6 +127,19 @@ func (v *survey) see(_ *segment, e *ledger.Event) {
 			v.ends[key] = &storeEnd{Event: *e}
 		}
 		v.committed = v.committed || e.View == ledger.ViewCommitted
+	case ledger.SnapshotEnd:
+		if old := v.tables[e.Text]; old != nil {
+			old.moved = true // of two reads nobody knows which rows belong to which
+		} else {
+			v.tables[e.Text] = &storeEnd{Event: *e}
+		}
+	case ledger.GroupEnd:
+		key := groupKey{partitionKey{e.Pos.Destination, e.Pos.Partition}, e.Text}
+		if old := v.groupEnds[key]; old != nil {
+			old.moved = old.moved || old.Pos.Offset != e.Pos.Offset
+		} else {
+			v.groupEnds[key] = &storeEnd{Event: *e}
+		}
 	case ledger.TxnEnd:
 		v.txns[e.Stream] = append(v.txns[e.Stream], txn{from: e.Seq, to: e.To, outcome: e.Outcome, sent: e.Sent})
 	}

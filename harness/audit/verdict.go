@@ -101,6 +101,8 @@ type Liveness struct {
 	GapFrom               int64         // monotonic ns
 	FirstSuccess          time.Duration // from the last strike to the first confirm of a send invoked after it; -1 = none
 	RatePerSecond         float64       // confirmed per second before the first strike
+	LongestWait           time.Duration `json:",omitempty"` // of a caller for its answer
+	LongestHold           time.Duration `json:",omitempty"` // of deliveries of one partition, without an end to the work on any
 	Series                []Bucket      // the load in slices, for timelines; in order, of BucketWidth each
 }
 
@@ -121,6 +123,9 @@ type Totals struct {
 	Recovered                                     int // in doubt, then found
 	Expired                                       int // below the log start
 	Received, Effects                             int
+	Ordered                                       int `json:",omitempty"` // business transactions known to be committed
+	Handled                                       int `json:",omitempty"` // deliveries whose work ended well
+	Redelivered                                   int `json:",omitempty"` // deliveries of what the group had had before
 }
 
 // Verdict is the judgement of one arm.

@@ -152,8 +152,9 @@ const (
 	TxnEnd
 	// Handled is the end of the business work on one delivery to Consumer: (Stream, Seq), EventID, Key
 	// and Pos of the delivery; Outcome OK = its business transaction is committed, Failed = rolled back or failed,
-	// InDoubt = not known. Text, of which the first word counts, is "applied", "skipped: duplicate",
-	// "skipped: ..." with another reason, "parked", "dead-lettered" or "retried"; Detail = the error.
+	// InDoubt = not known. Text, of which counts what stands before a colon, is "applied", "skipped: duplicate",
+	// "skipped: ..." with another reason, "parked", "dead-lettered", "quarantined" (all three given up, to be
+	// found among the dead letters) or "retried"; Detail = the error.
 	Handled
 	// SnapshotEnd closes the final read of the table Text: N = its number of rows, each of which is an
 	// Effect of that Text (or of "Text/..."), an OutboxRow for TableOutbox, an InboxRow for TableInbox.

@@ -1,0 +1,301 @@
+package audit
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"conform/harness/ledger"
+)
+
+// facts is all that the audit keeps of one business event: 4 bytes.
+type facts uint32
+
+const (
+	ordered      facts = 1 << iota // its transaction is committed
+	rolledBack                     // its transaction is rolled back for certain
+	rowFound                       // its row is in the outbox, or in the table of orders
+	published                      // a producer or relay was about to hand it to its client
+	accepted                       // the broker confirmed a message of it
+	unaccepted                     // the broker refused a message of it
+	told                           // the caller, or a relay's outbox, was told that it was sent
+	toldFailed                     // the application's last word was that it failed
+	inStore                        // a message of it is in the store
+	gone                           // a message of it was confirmed below the start of the log
+	unroutable                     // the broker said so
+	overflowed                     // the broker said so
+	delivered                      // to some consumer
+	applied                        // its work is committed
+	failed                         // its work failed, or its end is not known
+	seenBefore                     // it was taken for a repetition
+	givenUp                        // a consumer parked or dead-lettered it
+	deadLetter                     // it is among the dead letters
+	settledEarly                   // it was settled before its work had ended
+	settledAway                    // the group's position passed it, or it was settled otherwise
+	missing                        // it has no effect, and should have one
+	outOfOrder                     // met by the pass of a check of order
+	effectBit                      // and 3 more: it has its effect in that table
+)
+
+const (
+	maxEffects = 4
+	twiceBit   = effectBit << maxEffects // and 3 more: it has more than one there
+	allTwice   = twiceBit * (1<<maxEffects - 1)
+)
+
+type factPage [pageSize]facts
+
+// eventStream holds the business events of one order-writing incarnation.
+type eventStream struct {
+	id       uint32
+	pages    map[uint64]*factPage
+	last     *factPage
+	lastPage uint64
+}
+
+// business is what is known of business events, if the arm has a chain.
+type business struct {
+	streams map[uint32]*eventStream
+	last    *eventStream
+	acts    map[uint64]uint64   // an event that is another's act again -> that one
+	byAct   map[uint64][]uint64 // siblings, once it was asked for
+	states  []map[uint32]stateRow
+	rows    map[string]int64 // table -> rows read
+	effects []ledger.EffectTable
+	// The table of the last row, so that it need not be searched for.
+	lastText  string
+	lastTable int
+}
+
+// stateRow is what a table of states holds of one key.
+type stateRow struct {
+	version int64
+	event   uint64
+}
+
+func newBusiness(h ledger.Header) *business {
+	b := &business{streams: map[uint32]*eventStream{}, acts: map[uint64]uint64{}, rows: map[string]int64{}, lastTable: -1}
+	b.effects = h.Chain.Effects[:min(len(h.Chain.Effects), maxEffects)]
+	b.states = make([]map[uint32]stateRow, len(b.effects))
+	for i, t := range b.effects {
+		if t.State {
+			b.states[i] = map[uint32]stateRow{}
+		}
+	}
+	return b
+}
+
+// of returns the facts of an event, to be changed in place; what EventID cannot have made has none that
+// last.
+func (b *business) of(event uint64) *facts {
+	id, seq := ledger.SplitEventID(event)
+	if id == 0 {
+		return new(facts)
+	}
+	s := b.last
+	if s == nil || s.id != id {
+		if s = b.streams[id]; s == nil {
+			s = &eventStream{id: id, pages: map[uint64]*factPage{}}
+			b.streams[id] = s
+		}
+		b.last = s
+	}
+	n := seq / pageSize
+	if s.last == nil || s.lastPage != n {
+		p := s.pages[n]
+		if p == nil {
+			p = new(factPage)
+			s.pages[n] = p
+		}
+		s.last, s.lastPage = p, n
+	}
+	return &s.last[seq%pageSize]
+}
+
+// walk visits every event of which something is known, in order of identity.
+func (b *business) walk(visit func(event uint64, f *facts)) {
+	for _, id := range slices.Sorted(maps.Keys(b.streams)) {
+		s := b.streams[id]
+		for _, n := range slices.Sorted(maps.Keys(s.pages)) {
+			p := s.pages[n]
+			for i := range p {
+				if p[i] != 0 {
+					visit(ledger.EventID(id, n*pageSize+uint64(i)), &p[i])
+				}
+			}
+		}
+	}
+}
+
+// act returns the event under which the business act of an event was first asked for.
+func (b *business) act(event uint64) uint64 {
+	for range len(b.acts) {
+		first, ok := b.acts[event]
+		if !ok {
+			break
+		}
+		event = first
+	}
+	return event
+}
+
+// again notes that an event is another's act again.
+func (b *business) again(event, first uint64) {
+	if first != 0 && first != event && b.act(first) != event {
+		b.acts[event] = first
+	}
+}
+
+// siblings returns the events of each act that was asked for more than once, by act.
+func (b *business) siblings() map[uint64][]uint64 {
+	out := map[uint64][]uint64{}
+	for _, event := range slices.Sorted(maps.Keys(b.acts)) {
+		first := b.act(event)
+		if len(out[first]) == 0 {
+			out[first] = append(out[first], first)
+		}
+		out[first] = append(out[first], event)
+	}
+	return out
+}
+
+// table returns the number of the effect table that a row belongs to, or -1.
+func (b *business) table(text string) int {
+	if text != b.lastText {
+		b.lastText = text
+		b.lastTable = slices.IndexFunc(b.effects, func(t ledger.EffectTable) bool { return t.Name == text })
+	}
+	return b.lastTable
+}
+
+// tableOf is the table of a row's Text: what stands before the consumer's name.
+func tableOf(text string) string {
+	table, _, _ := strings.Cut(text, "/")
+	return table
+}
+
+// identity is the event's identity as that of an order: the message of the incarnation that wrote it.
+func identity(event uint64) ledger.MessageID {
+	stream, seq := ledger.SplitEventID(event)
+	return ledger.MessageID{Stream: stream, Seq: seq}
+}
+
+// chained says whether the arm is about more than stores.
+func (a *auditor) chained() bool { return a.business != nil }
+
+// isChain says whether the ledger of an arm tells of business events.
+func isChain(h ledger.Header) bool {
+	c := h.Chain
+	return c.Ordered || c.Orders != "" || len(c.Effects) > 0 || len(h.Tables) > 0 || len(h.Groups) > 0
+}
+
+// facts returns what is known of the event of a message.
+func (a *auditor) facts(e *ledger.Event) *facts {
+	return a.business.of(ledger.EventOf(e.ID(), e.EventID))
+}
+
+// keyOf returns the key of a message: that of its business event.
+func (a *auditor) keyOf(e *ledger.Event) uint32 {
+	if e.EventID != 0 {
+		return ledger.KeyOfEvent(a.header.Seed, e.EventID, a.header.Workload.Keys)
+	}
+	return ledger.KeyOf(a.header.Seed, e.ID(), a.header.Workload.Keys)
+}
+
+// transacted notes the end of a business transaction.
+func (a *auditor) order(s *segment, e *ledger.Event) {
+	if e.EventID == 0 {
+		a.contradiction("%s: a business transaction names no event", s.title())
+		return
+	}
+	f := a.business.of(e.EventID)
+	switch e.Outcome {
+	case ledger.OK:
+		if *f&ordered == 0 {
+			a.totals.Ordered++
+		}
+		*f |= ordered
+	case ledger.Failed:
+		*f |= rolledBack
+	}
+	if *f&(ordered|rolledBack) == ordered|rolledBack {
+		a.contradiction("%s: event %s is both committed and rolled back", s.title(), identity(e.EventID))
+	}
+}
+
+// row notes a row of the final snapshot.
+func (a *auditor) row(s *segment, e *ledger.Event) {
+	b := a.business
+	switch e.Kind {
+	case ledger.OutboxRow:
+		b.rows[ledger.TableOutbox]++
+		*b.of(e.EventID) |= rowFound
+		return
+	case ledger.InboxRow:
+		b.rows[ledger.TableInbox]++
+		*b.of(e.EventID) |= seenBefore
+		return
+	}
+	name := tableOf(e.Text)
+	b.rows[name]++
+	if e.EventID == 0 {
+		a.contradiction("%s: a row of %s names no business event", s.title(), e.Text)
+		return
+	}
+	f := b.of(e.EventID)
+	if e.Text == a.header.Chain.Orders || name == a.header.Chain.Orders {
+		*f |= rowFound
+	}
+	if name == ledger.TableDeadLetter {
+		*f |= deadLetter
+	}
+	b.again(e.EventID, e.To)
+	i := b.table(e.Text)
+	if i < 0 {
+		return
+	}
+	if b.effects[i].State {
+		if old, ok := b.states[i][e.Key]; ok && old.event != e.EventID {
+			a.contradiction("%s: %s holds two states of %s", s.title(), e.Text, ledger.KeyName(e.Key))
+		}
+		b.states[i][e.Key] = stateRow{version: e.N, event: e.EventID}
+		*f |= effectBit << i
+		return
+	}
+	if *f&(effectBit<<i) != 0 || e.Count > 1 {
+		*f |= twiceBit << i
+	}
+	*f |= effectBit << i
+}
+
+// committed says whether a business event happened, as far as its origin knows, so that it must have
+// its effect. What the application took for failed, as its last word, must not.
+func (a *auditor) committed(f facts) bool {
+	if f&toldFailed != 0 && f&told == 0 {
+		return false
+	}
+	if a.header.Chain.Ordered {
+		return f&(ordered|rowFound) != 0
+	}
+	return f&(accepted|told) != 0
+}
+
+// uncommitted says whether a business event did not happen, for certain: its transaction was rolled
+// back, or its row is not where those of all committed ones are. Rows that a database lost are not that.
+func (a *auditor) uncommitted(f facts) bool {
+	switch {
+	case !a.header.Chain.Ordered || f&(ordered|rowFound) != 0:
+		return false
+	case f&rolledBack != 0:
+		return true
+	default:
+		return a.header.Chain.Orders != "" && a.snapshotOf(a.header.Chain.Orders)
+	}
+}
+
+// snapshotOf says whether a table was read to its end.
+func (a *auditor) snapshotOf(table string) bool {
+	table = tableOf(table)
+	end, ok := a.survey.tables[table]
+	return ok && !end.moved && end.N == a.business.rows[table]
+}

@@ -1,0 +1,78 @@
+package audit
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"conform/harness/ledger"
+)
+
+func init() {
+	register(check{name: "dead-letter", version: 1, reports: []string{DeadLetterLost, DeadLetterWrong}, start: func(a *auditor) any { return &deadLetterCheck{a} }})
+}
+
+// deadLetterCheck finds events that a consumer gave up and that are nowhere, dead letters of events that
+// nothing ever failed on, and records of failure that do not tell what a person needs, or tell a secret.
+type deadLetterCheck struct{ a *auditor }
+
+func (c *deadLetterCheck) row(s *segment, e *ledger.Event) {
+	if e.Kind != ledger.Effect || tableOf(e.Text) != ledger.TableDeadLetter {
+		return
+	}
+	if faults := recordFaults(e.Detail); len(faults) > 0 {
+		id := identity(e.EventID)
+		c.a.findings.add(findingKey{anomaly: DeadLetterWrong}, id, "", func() string {
+			return fmt.Sprintf("%s: the dead letter of event %s: %s", s.title(), id, strings.Join(faults, ", "))
+		})
+	}
+}
+
+// recordFaults says what is wrong with a record of failure.
+func recordFaults(detail string) []string {
+	var r ledger.FailureRecord
+	if err := json.Unmarshal([]byte(detail), &r); err != nil {
+		return []string{"its record of failure is unreadable"}
+	}
+	var out []string
+	for _, field := range []struct{ name, value string }{
+		{"event_id", r.EventID}, {"destination", r.Destination}, {"class", r.Class},
+		{"first_failed_at", r.FirstFailed}, {"last_failed_at", r.LastFailed}, {"error", r.Error},
+	} {
+		if strings.TrimSpace(field.value) == "" {
+			out = append(out, "no "+field.name)
+		}
+	}
+	if r.Class != "" && !slices.Contains([]string{"temporary", "permanent", "unknown"}, r.Class) {
+		out = append(out, fmt.Sprintf("an unknown class %q", r.Class))
+	}
+	if r.Attempts < 1 {
+		out = append(out, "no attempts")
+	}
+	if r.Secret {
+		out = append(out, "a secret")
+	}
+	return out
+}
+
+func (c *deadLetterCheck) conclude() error {
+	if !c.a.chained() {
+		return nil
+	}
+	readable := c.a.snapshotOf(ledger.TableDeadLetter) || slices.ContainsFunc(c.a.header.Destinations, func(d ledger.Destination) bool { return d.DeadLetter })
+	c.a.business.walk(func(event uint64, f *facts) {
+		id := identity(event)
+		switch {
+		case *f&givenUp != 0 && *f&(deadLetter|applied) == 0 && readable:
+			c.a.findings.add(findingKey{anomaly: DeadLetterLost}, id, "", func() string {
+				return fmt.Sprintf("event %s was given up by its consumer, and is not among the dead letters", id)
+			})
+		case *f&(deadLetter|applied) == deadLetter|applied && *f&(givenUp|failed) == 0:
+			c.a.findings.add(findingKey{anomaly: DeadLetterWrong}, id, "", func() string {
+				return fmt.Sprintf("event %s is among the dead letters, its work ended well and never failed", id)
+			})
+		}
+	})
+	return nil
+}

@@ -1,0 +1,174 @@
+package audit
+
+import (
+	"fmt"
+
+	"conform/harness/ledger"
+)
+
+func init() {
+	register(check{name: MissingEffect, version: 1, reports: []string{MissingEffect}, start: func(a *auditor) any { return &missingCheck{a} }})
+}
+
+// missingCheck finds business events that happened and have no effect. A dead letter is an end like an
+// effect, unless nobody reads dead letters; so is the effect of the same act under another event id.
+type missingCheck struct{ a *auditor }
+
+// missingAs says where a business event without its effect died. The first line that holds counts:
+//
+//	dead-lettered, and nobody reads those               dead-letter-dropped
+//	given up by a consumer, and not a dead letter       dead-letter-dropped
+//	taken for a repetition (inbox row, or skipped)      deduplicated-wrongly
+//	its work is committed, and the effect is gone       broker: the database's
+//	settled before its work had ended                   settled-early
+//	settled, or passed by the group's position          skipped
+//	in the store, or delivered; its record still there  pending
+//	confirmed as unroutable                             unroutable
+//	confirmed, dropped by a full queue                  overflowed
+//	confirmed, below the start of the log               expired
+//	delivered (and deleted since)                       pending
+//	confirmed                                           broker
+//	never handed to a client, or refused                never-published
+//	handed over                                         client-buffer
+//
+// An inbox row is written with its work: that it is there, and the work's effect is not, is a wrong
+// deduplication even where nobody lived to skip the event.
+func missingAs(f facts) string {
+	switch {
+	case f&(deadLetter|givenUp) != 0:
+		return DeadLetterDropped
+	case f&seenBefore != 0:
+		return DeduplicatedWrongly
+	case f&applied != 0:
+		return Broker
+	case f&settledEarly != 0:
+		return SettledEarly
+	case f&settledAway != 0:
+		return Skipped
+	case f&inStore != 0:
+		return Pending
+	case f&unroutable != 0:
+		return Unroutable
+	case f&overflowed != 0:
+		return Overflowed
+	case f&gone != 0:
+		return Expired
+	case f&delivered != 0:
+		return Pending
+	case f&accepted != 0:
+		return Broker
+	case f&published == 0, f&unaccepted != 0:
+		return NeverPublished
+	default:
+		return ClientBuffer
+	}
+}
+
+func (c *missingCheck) conclude() error {
+	a := c.a
+	if !a.chained() || len(a.business.effects) == 0 {
+		return nil
+	}
+	found := false
+	lacks := func(event uint64, f *facts, i int) bool {
+		return a.committed(*f) && *f&(effectBit<<i) == 0 && !a.ended(*f) && !a.elsewhere(event, i)
+	}
+	a.business.walk(func(event uint64, f *facts) {
+		for i, t := range a.business.effects {
+			if !t.State && lacks(event, f, i) {
+				*f |= missing
+				found = true
+			}
+		}
+	})
+	err := a.walkStates(func(event uint64, f *facts, x state) {
+		if !x.newer && lacks(event, f, x.table) && *f&applied == 0 {
+			*f |= missing
+			found = true
+		}
+	})
+	if err != nil || !found {
+		return err
+	}
+	if err := c.passed(); err != nil {
+		return err
+	}
+	a.business.walk(func(event uint64, f *facts) {
+		if *f&missing == 0 {
+			return
+		}
+		id, where := identity(event), missingAs(*f)
+		a.findings.add(findingKey{anomaly: MissingEffect, attribution: where}, id, "", func() string {
+			return fmt.Sprintf("event %s has no effect: it %s", id, MeaningOf(where))
+		})
+	})
+	return nil
+}
+
+// ended says whether a business event has come to an end that is none of its effects.
+func (a *auditor) ended(f facts) bool { return f&deadLetter != 0 && !a.header.Chain.Unread }
+
+// elsewhere says whether the same act has its effect under another event id.
+func (a *auditor) elsewhere(event uint64, i int) bool {
+	if len(a.business.acts) == 0 {
+		return false
+	}
+	if a.business.byAct == nil {
+		a.business.byAct = a.business.siblings()
+	}
+	for _, other := range a.business.byAct[a.business.act(event)] {
+		if *a.business.of(other)&(effectBit<<i) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// passed marks the missing events of which a record is below the final position of a group.
+func (c *missingCheck) passed() error {
+	a := c.a
+	if len(a.survey.groupEnds) == 0 {
+		return nil
+	}
+	died := a.diedHolding()
+	_, err := scan(a.open, func(_ *segment, e *ledger.Event) {
+		if e.Kind != ledger.Stored || e.Stream == 0 {
+			return
+		}
+		f := a.facts(e)
+		if *f&missing == 0 {
+			return
+		}
+		for _, g := range a.deliveries.groups {
+			end := a.survey.groupEnds[groupKey{partitionKey{e.Pos.Destination, e.Pos.Partition}, g.Name}]
+			if end == nil || e.Pos.Offset >= end.Pos.Offset {
+				continue
+			}
+			*f |= settledAway
+			if died[groupKey{partitionKey{e.Pos.Destination, e.Pos.Partition}, g.Name}][e.Pos.Offset] && *f&failed == 0 {
+				*f |= settledEarly // its consumer died with it in hand, and did not live to say that it settled
+			}
+		}
+	}, ledger.Stored)
+	return err
+}
+
+// diedHolding lists the deliveries whose work had not ended when the ledger of their consumer ends.
+func (a *auditor) diedHolding() map[groupKey]map[int64]bool {
+	out := map[groupKey]map[int64]bool{}
+	for _, c := range a.deliveries.consumers {
+		for _, h := range c.parts {
+			for _, p := range h.pending[h.head:] {
+				if p.done {
+					continue
+				}
+				key := groupKey{h.part.partitionKey, c.group.Name}
+				if out[key] == nil {
+					out[key] = map[int64]bool{}
+				}
+				out[key][p.offset] = true
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,55 @@
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"conform/harness/ledger"
+)
+
+func init() {
+	register(check{name: StaleEffect, version: 1, reports: []string{StaleEffect}, start: func(a *auditor) any { return &staleCheck{a} }})
+}
+
+// staleCheck finds keys whose state at the end is older than one that had been applied. If the newer
+// one was never applied, its effect is missing; the older one does not stand over it.
+type staleCheck struct{ a *auditor }
+
+func (c *staleCheck) conclude() error {
+	if !c.a.chained() {
+		return nil
+	}
+	type place struct {
+		table int
+		key   uint32
+	}
+	type pair struct {
+		state
+		event uint64 // the newest one that was applied
+	}
+	stale := map[place]pair{}
+	err := c.a.walkStates(func(event uint64, f *facts, x state) {
+		if !x.there || x.newer || *f&applied == 0 {
+			return
+		}
+		at := place{x.table, x.key}
+		if old, ok := stale[at]; !ok || x.version > old.version {
+			stale[at] = pair{x, event}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	places := slices.SortedFunc(maps.Keys(stale), func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.table, b.table), cmp.Compare(a.key, b.key))
+	})
+	for _, at := range places {
+		x := stale[at]
+		c.a.findings.add(findingKey{anomaly: StaleEffect}, identity(x.event), "", func() string {
+			return fmt.Sprintf("%s: %s stands at version %d, of event %s, though the newer event %s had been applied", c.a.business.effects[at.table].Name, ledger.KeyName(at.key), x.row.version, identity(x.row.event), identity(x.event))
+		})
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+package audit
+
+import (
+	"fmt"
+)
+
+func init() {
+	register(check{name: Unpublished, version: 1, reports: []string{Unpublished}, start: func(a *auditor) any { return &unpublishedCheck{a} }})
+}
+
+// unpublishedCheck finds committed business events of which no message was ever accepted by the broker:
+// none confirmed, none in the store, none delivered. What was confirmed and is gone is lost, and what
+// waits among the dead letters was given up for a reason that stands there.
+type unpublishedCheck struct{ a *auditor }
+
+func (c *unpublishedCheck) conclude() error {
+	if !c.a.header.Chain.Ordered {
+		return nil
+	}
+	c.a.business.walk(func(event uint64, f *facts) {
+		if *f&(ordered|rowFound) == 0 || *f&(accepted|inStore|delivered|deadLetter) != 0 {
+			return
+		}
+		id, published := identity(event), *f&published != 0
+		c.a.findings.add(findingKey{anomaly: Unpublished}, id, "", func() string {
+			if published {
+				return fmt.Sprintf("event %s is committed; it was handed to a client and never accepted by the broker", id)
+			}
+			return fmt.Sprintf("event %s is committed, and nobody ever handed it to a client", id)
+		})
+	})
+	return nil
+}

@@ -108,7 +108,12 @@ func (e *Engine) create(ctx context.Context, request testcontainers.ContainerReq
 		}
 		return nil, fmt.Errorf("inspect image %s: %w", request.Image, err)
 	}
-	made, err := e.provider.CreateContainer(ctx, request)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	whole, cancel := making(ctx)
+	defer cancel()
+	made, err := e.provider.CreateContainer(whole, request)
 	if made == nil {
 		return nil, err
 	}
@@ -117,6 +122,12 @@ func (e *Engine) create(ctx context.Context, request testcontainers.ContainerReq
 		return nil, errors.Join(err, c.cleanUp(ctx))
 	}
 	return c, nil
+}
+
+// making is the context of a request that makes something. The engine goes on with one whose client has given up, and then
+// nobody would know what it has made; so such a request runs to its end, and what it made is there for the caller to remove.
+func making(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 }
 
 // cleanUp removes a container that did not become what it should, even when the caller has given up.

@@ -20,7 +20,12 @@ type Network struct {
 // NewNetwork makes a bridge network. name is unique within the run.
 func (e *Engine) NewNetwork(ctx context.Context, owner Owner, name string) (*Network, error) {
 	full := owner.name(name)
-	r, err := e.api.NetworkCreate(ctx, full, client.NetworkCreateOptions{Driver: "bridge", Labels: owner.Labels()})
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("create network %s: %w", full, err)
+	}
+	whole, cancel := making(ctx)
+	defer cancel()
+	r, err := e.api.NetworkCreate(whole, full, client.NetworkCreateOptions{Driver: "bridge", Labels: owner.Labels()})
 	if err != nil {
 		if strings.Contains(err.Error(), "non-overlapping") {
 			return nil, fmt.Errorf("create network %s: %w: no free address range is left: conform doctor --clean, or docker network prune", full, err)

@@ -19,25 +19,28 @@ type Volume struct {
 
 // NewVolume makes an empty volume. name is unique within the run.
 func (e *Engine) NewVolume(ctx context.Context, owner Owner, name string) (*Volume, error) {
-	full := owner.name(name)
-	if _, err := e.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: full, Labels: owner.Labels()}); err != nil {
-		return nil, fmt.Errorf("create volume %s: %w", full, err)
+	return e.newVolume(ctx, owner, name, client.VolumeCreateOptions{})
+}
+
+func (e *Engine) newVolume(ctx context.Context, owner Owner, name string, o client.VolumeCreateOptions) (*Volume, error) {
+	o.Name, o.Labels = owner.name(name), owner.Labels()
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("create volume %s: %w", o.Name, err)
 	}
-	return &Volume{engine: e, owner: owner, Name: full}, nil
+	whole, cancel := making(ctx)
+	defer cancel()
+	if _, err := e.api.VolumeCreate(whole, o); err != nil {
+		return nil, fmt.Errorf("create volume %s: %w", o.Name, err)
+	}
+	return &Volume{engine: e, owner: owner, Name: o.Name}, nil
 }
 
 // NewDeviceVolume makes a volume that is a file system of its own. The engine mounts the device, a path on its machine that
 // is looked up at each mount, while a container that uses the volume runs, and unmounts it after the last of them.
 func (e *Engine) NewDeviceVolume(ctx context.Context, owner Owner, name, device, fs, options string) (*Volume, error) {
-	full := owner.name(name)
-	_, err := e.api.VolumeCreate(ctx, client.VolumeCreateOptions{
-		Name: full, Driver: "local", Labels: owner.Labels(),
-		DriverOpts: map[string]string{"type": fs, "device": device, "o": options},
+	return e.newVolume(ctx, owner, name, client.VolumeCreateOptions{
+		Driver: "local", DriverOpts: map[string]string{"type": fs, "device": device, "o": options},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("create volume %s: %w", full, err)
-	}
-	return &Volume{engine: e, owner: owner, Name: full}, nil
 }
 
 // Path is where the volume's files lie on the engine's machine.

@@ -138,6 +138,7 @@ type Consumer interface {
 type ClientConfig struct {
 	System      string
 	Endpoints   []string
+	DSN         string // what a Connector says a client needs beside the addresses; it holds a password
 	ClientID    string // names the arm on the wire, so that link rules can pick it
 	Destination string
 	Partitions  int
@@ -158,6 +159,7 @@ type Leadership struct {
 	Epoch    int32
 	Replicas []Node
 	InSync   []Node
+	Gone     bool // the destination does not exist: nobody leads it, and nothing is out of sync
 }
 
 // StoreReader reads what the broker holds, by its own client over a link without faults, after

@@ -1,0 +1,292 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"conform/harness/system"
+)
+
+// ErrCanceled says that the node has ended a subscription: its queue is gone or has moved, or a delivery was not settled
+// within x-consumer-timeout. The next Poll subscribes again.
+var ErrCanceled = errors.New("the node has cancelled the consumer")
+
+// ErrDisconnected says that the connection or the channel was closed: deliveries of before can no longer be settled, and
+// come again. The next Poll connects again.
+var ErrDisconnected = errors.New("connection or channel closed")
+
+// Return says how a delivery is given back.
+type Return string
+
+// The ways to give a delivery back (https://www.rabbitmq.com/docs/nack).
+const (
+	NackRequeue   Return = "nack-requeue"
+	RejectRequeue Return = "reject-requeue"
+	Reject        Return = "reject" // to the dead-letter exchange, if there is one
+)
+
+// OpenConsumer opens a consumer of c.Destination's queue; Group has no meaning. Unknown settings are ErrUsage. It does not
+// wait for a connection.
+func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Consumer, error) {
+	plain := map[string]string{}
+	arguments := amqp.Table{}
+	for name, value := range c.Settings {
+		if a, ok := strings.CutPrefix(name, "argument."); ok && strings.HasPrefix(a, argumentPrefix) {
+			arguments[a] = argument(value)
+		} else {
+			plain[name] = value
+		}
+	}
+	documented := ConsumerSettings()
+	s := newSettings("client setting", plain, documented)
+	k := &consumer{
+		queue: c.Destination, arguments: arguments,
+		auto:     s.choice("ack", "manual", "manual", "auto") == "auto",
+		multiple: s.flag("ack.multiple", false),
+		prefetch: s.number("prefetch", 100, 0),
+		most:     s.number("max.poll", 500, 1),
+	}
+	leader := s.choice("connect", "leader", "leader", "any") == "leader"
+	heartbeat := time.Duration(s.number("heartbeat.s", 10, 1)) * time.Second
+	if s.err != nil {
+		return nil, fmt.Errorf("open consumer %s: %w", c.ClientID, s.err)
+	}
+	var err error
+	if k.target, err = newTarget(c, leader, heartbeat); err != nil {
+		return nil, fmt.Errorf("open consumer %s: %w", c.ClientID, err)
+	}
+	return k, nil
+}
+
+type consumer struct {
+	target    *target
+	queue     string
+	arguments amqp.Table
+	auto      bool
+	multiple  bool
+	prefetch  int
+	most      int
+
+	mu  sync.Mutex
+	sub *subscription // nil = none
+}
+
+// subscription is one channel with one consumer on it. Deliveries can be settled on it and nowhere else.
+type subscription struct {
+	conn       *connection
+	ch         *amqp.Channel
+	deliveries <-chan amqp.Delivery
+	canceled   chan string
+	closed     chan *amqp.Error
+}
+
+// handle is what a delivery is settled by.
+type handle struct {
+	sub *subscription
+	tag uint64
+}
+
+// Poll waits for deliveries. Attempt is 1 of a first delivery and counts on by x-delivery-count in quorum queues; of a
+// redelivery from a classic queue it is 0, unknown. Offset is -1: a queue has no positions. Errors wrap ErrCanceled or
+// ErrDisconnected where that is what happened; deliveries that came before are returned with them.
+func (k *consumer) Poll(ctx context.Context) ([]system.Delivery, error) {
+	sub, err := k.subscription(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, nil //nolint:nilerr // nothing came in time
+		}
+		return nil, err
+	}
+	var ds []system.Delivery
+	for len(ds) < k.most {
+		if len(ds) > 0 { // take what is there, and no more
+			select {
+			case m, ok := <-sub.deliveries:
+				if !ok {
+					return ds, k.lost(sub)
+				}
+				ds = append(ds, delivery(sub, m))
+				continue
+			default:
+				return ds, nil
+			}
+		}
+		select {
+		case m, ok := <-sub.deliveries:
+			if !ok {
+				return ds, k.lost(sub)
+			}
+			ds = append(ds, delivery(sub, m))
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+	return ds, nil
+}
+
+func delivery(sub *subscription, m amqp.Delivery) system.Delivery {
+	d := system.Delivery{
+		Key: headerBytes(m.Headers, headerKey), Payload: m.Body, Offset: -1, Handle: handle{sub, m.DeliveryTag},
+	}
+	switch n := m.Headers["x-delivery-count"].(type) {
+	case int64:
+		d.Attempt = int(n) + 1
+	case int32:
+		d.Attempt = int(n) + 1
+	default:
+		if !m.Redelivered {
+			d.Attempt = 1
+		}
+	}
+	return d
+}
+
+// subscription returns the one there is, or subscribes.
+func (k *consumer) subscription(ctx context.Context) (*subscription, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.sub != nil {
+		return k.sub, nil
+	}
+	sub, err := k.subscribe(ctx)
+	if err != nil {
+		select { // whoever polls in a loop must not turn without a pause
+		case <-ctx.Done():
+		case <-time.After(reconnectEvery):
+		}
+		return nil, fmt.Errorf("subscribe to %s: %w: %w", k.queue, ErrDisconnected, err)
+	}
+	k.sub = sub
+	return sub, nil
+}
+
+func (k *consumer) subscribe(ctx context.Context) (*subscription, error) {
+	conn, err := k.target.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sub := &subscription{conn: conn}
+	defer conn.within(ctx, clientDial)()
+	err = func() (err error) {
+		if sub.ch, err = conn.Channel(); err != nil {
+			return err
+		}
+		sub.canceled = sub.ch.NotifyCancel(make(chan string, 1))
+		sub.closed = sub.ch.NotifyClose(make(chan *amqp.Error, 1))
+		if err = sub.ch.Qos(k.prefetch, 0, false); err != nil {
+			return err
+		}
+		sub.deliveries, err = sub.ch.Consume(k.queue, "", k.auto, false, false, false, k.arguments)
+		return err
+	}()
+	if err != nil {
+		conn.abort()
+		return nil, err
+	}
+	return sub, nil
+}
+
+// lost says why the deliveries have ended. A cancelled consumer's channel is still good for settling: only the
+// subscription is given up, and the connection with it, once Poll is called again.
+func (k *consumer) lost(sub *subscription) error {
+	k.mu.Lock()
+	if k.sub == sub {
+		k.sub = nil
+	}
+	k.mu.Unlock()
+	select {
+	case tag, ok := <-sub.canceled:
+		if ok {
+			return fmt.Errorf("poll %s: consumer %s: %w", k.queue, tag, ErrCanceled)
+		}
+	default:
+	}
+	reason := "without a reason"
+	select {
+	case e, ok := <-sub.closed:
+		if ok && e != nil {
+			reason = e.Error()
+		}
+	default:
+	}
+	sub.conn.abort()
+	return fmt.Errorf("poll %s: %w: %s", k.queue, ErrDisconnected, reason)
+}
+
+// Settle acks the deliveries on the channel that they came on: one by one, or with ack.multiple all up to the highest tag.
+// A delivery of a channel that is closed cannot be settled: ErrDisconnected. AMQP confirms no ack: nil says that it was
+// written, and with ack=auto that the node took them for settled when it sent them.
+func (k *consumer) Settle(_ context.Context, ds []system.Delivery) error {
+	if k.auto {
+		return nil
+	}
+	if k.multiple && len(ds) > 0 {
+		ds = []system.Delivery{slices.MaxFunc(ds, func(a, b system.Delivery) int { return int(tagOf(a)) - int(tagOf(b)) })}
+	}
+	return k.each(ds, func(h handle) error { return h.sub.ch.Ack(h.tag, k.multiple) })
+}
+
+func tagOf(d system.Delivery) uint64 {
+	h, _ := d.Handle.(handle)
+	return h.tag
+}
+
+// Return gives deliveries back on the channel that they came on.
+func (k *consumer) Return(_ context.Context, ds []system.Delivery, how Return) error {
+	return k.each(ds, func(h handle) error {
+		switch how {
+		case NackRequeue:
+			return h.sub.ch.Nack(h.tag, false, true)
+		case RejectRequeue:
+			return h.sub.ch.Reject(h.tag, true)
+		case Reject:
+			return h.sub.ch.Reject(h.tag, false)
+		default:
+			return fmt.Errorf("return %q: %w", how, system.ErrUsage)
+		}
+	})
+}
+
+func (k *consumer) each(ds []system.Delivery, do func(handle) error) error {
+	for _, d := range ds {
+		h, ok := d.Handle.(handle)
+		if !ok {
+			return fmt.Errorf("settle: delivery is not of this consumer: %w", system.ErrUsage)
+		}
+		if err := do(h); err != nil {
+			if errors.Is(err, system.ErrUsage) {
+				return err
+			}
+			return fmt.Errorf("settle: %w: %w", ErrDisconnected, err)
+		}
+	}
+	return nil
+}
+
+// Close ends the subscription in order: what was settled is settled when it returns, what was not comes again.
+func (k *consumer) Close(ctx context.Context) error {
+	k.mu.Lock()
+	sub := k.sub
+	k.sub = nil
+	k.mu.Unlock()
+	if sub == nil {
+		return nil
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(clientDial)
+	}
+	err := sub.conn.CloseDeadline(deadline)
+	sub.conn.abort()
+	if err != nil && !errors.Is(err, amqp.ErrClosed) {
+		return fmt.Errorf("close consumer: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"conform/harness/system"
+)
+
+// routingKey is what a queue is bound to its exchange by.
+func routingKey(name string) string { return name }
+
+// Create makes a queue and its exchange, and what else the settings ask for (see DestinationSettings), on the node that
+// shall lead it, and waits until all of its members are in step. Unknown settings, and arguments that RabbitMQ refuses, are
+// ErrUsage. A queue or exchange that exists already is left alone and is an error.
+func (c *Cluster) Create(ctx context.Context, spec system.DestinationSpec) error {
+	if err := c.create(ctx, spec); err != nil {
+		return fmt.Errorf("create queue %s: %w", spec.Name, err)
+	}
+	return nil
+}
+
+func (c *Cluster) create(ctx context.Context, spec system.DestinationSpec) error {
+	d, err := parseDestination(spec)
+	if err != nil {
+		return err
+	}
+	home := c.nodes[0]
+	if spec.Leader != nil {
+		if home, err = c.own(spec.Leader); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*changeTimeout)
+	defer cancel()
+	if d.kind == Classic && !d.durable && !d.exclusive {
+		if err := c.permits(ctx, "transient_nonexcl_queues"); err != nil {
+			return err
+		}
+	}
+	for _, name := range append(d.side(), d.name) {
+		err := home.ask(ctx, queuePath(name), nil)
+		if err == nil {
+			return fmt.Errorf("%s exists already: %w", name, system.ErrUsage)
+		}
+		if !errors.Is(err, errNotFound) {
+			return err
+		}
+	}
+	conn, err := home.dial(ctx, "conform-admin")
+	if err != nil {
+		return err
+	}
+	defer conn.within(ctx, changeTimeout)()
+	err = d.declare(conn)
+	if !d.exclusive || err != nil {
+		err = errors.Join(err, conn.Close())
+	}
+	if err != nil {
+		if e := (*amqp.Error)(nil); errors.As(err, &e) && (e.Code == amqp.PreconditionFailed || e.Code == amqp.CommandInvalid || e.Code == amqp.NotAllowed) {
+			return fmt.Errorf("%w: %w", err, system.ErrUsage)
+		}
+		return err
+	}
+	c.mu.Lock()
+	c.made[d.name] = d
+	if d.exclusive {
+		c.held[d.name] = conn
+	}
+	c.mu.Unlock()
+	for _, name := range append(d.side(), d.name) {
+		err := c.await(ctx, name+" has a leader and all members in step", func(ctx context.Context) error {
+			l, err := c.leadership(ctx, name)
+			if err != nil {
+				return err
+			}
+			if l.Leader == nil || len(l.InSync) < len(l.Replicas) || name == d.name && l.Leader != home {
+				return fmt.Errorf("leader %v, %d of %d members in step", l.Leader, len(l.InSync), len(l.Replicas))
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// declare makes exchanges, queues and bindings. The target comes first: a queue that dead-letters into nothing loses.
+func (d destination) declare(conn *connection) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return fmt.Errorf("open channel: %w", err)
+	}
+	leader := func(t amqp.Table) amqp.Table {
+		if t["x-queue-type"] == Quorum {
+			t["x-queue-leader-locator"] = "client-local"
+		}
+		return t
+	}
+	if d.deadLetter != "" {
+		if d.dlExchange {
+			if err := ch.ExchangeDeclare(d.deadExchange(), "fanout", true, false, false, false, nil); err != nil {
+				return fmt.Errorf("declare exchange %s: %w", d.deadExchange(), err)
+			}
+		}
+		if _, err := ch.QueueDeclare(d.target(), true, false, false, false, leader(d.dlArgs)); err != nil {
+			return fmt.Errorf("declare queue %s: %w", d.target(), err)
+		}
+		if d.dlExchange && d.dlBinding {
+			if err := ch.QueueBind(d.target(), "", d.deadExchange(), false, nil); err != nil {
+				return fmt.Errorf("bind queue %s: %w", d.target(), err)
+			}
+		}
+	}
+	var exchange amqp.Table
+	if d.alternate {
+		exchange = amqp.Table{"alternate-exchange": d.alternateExchange()}
+		if err := ch.ExchangeDeclare(d.alternateExchange(), "fanout", true, false, false, false, nil); err != nil {
+			return fmt.Errorf("declare exchange %s: %w", d.alternateExchange(), err)
+		}
+		if _, err := ch.QueueDeclare(d.unrouted(), true, false, false, false, leader(amqp.Table{"x-queue-type": Quorum})); err != nil {
+			return fmt.Errorf("declare queue %s: %w", d.unrouted(), err)
+		}
+		if err := ch.QueueBind(d.unrouted(), "", d.alternateExchange(), false, nil); err != nil {
+			return fmt.Errorf("bind queue %s: %w", d.unrouted(), err)
+		}
+	}
+	if err := ch.ExchangeDeclare(d.name, "direct", true, false, false, false, exchange); err != nil {
+		return fmt.Errorf("declare exchange %s: %w", d.name, err)
+	}
+	if _, err := ch.QueueDeclare(d.name, d.durable, d.autoDelete, d.exclusive, false, leader(d.arguments)); err != nil {
+		return fmt.Errorf("declare queue %s: %w", d.name, err)
+	}
+	if d.bound {
+		if err := ch.QueueBind(d.name, routingKey(d.name), d.name, false, nil); err != nil {
+			return fmt.Errorf("bind queue %s: %w", d.name, err)
+		}
+	}
+	return ch.Close()
+}
+
+// permits asks whether the nodes permit a deprecated feature; refusal wraps ErrUsage and names the setting that permits it.
+func (c *Cluster) permits(ctx context.Context, feature string) error {
+	var features []struct {
+		Name  string `json:"name"`
+		State string `json:"state"`
+		Phase string `json:"deprecation_phase"`
+	}
+	if err := c.anyNode(ctx, func(n *Node) error { return n.ask(ctx, "deprecated-features", &features) }); err != nil {
+		return err
+	}
+	for _, f := range features {
+		if f.Name == feature && f.State != "permitted" {
+			return fmt.Errorf("%s is %s (%s): set deprecated_features.permit.%s = true: %w", feature, f.State, f.Phase, feature, system.ErrUsage)
+		}
+	}
+	return nil
+}
+
+// Delete removes a destination with its exchanges and targets; one that is gone already is no error.
+func (c *Cluster) Delete(ctx context.Context, name string) error {
+	c.mu.Lock()
+	d, ok := c.made[name]
+	held := c.held[name]
+	delete(c.held, name)
+	c.mu.Unlock()
+	if held != nil {
+		_ = held.Close()
+	}
+	if !ok {
+		d = destination{name: name}
+	}
+	remove := func(path string) error {
+		err := c.anyNode(ctx, func(n *Node) error { return n.call(ctx, http.MethodDelete, path, nil, nil) })
+		if errors.Is(err, errNotFound) {
+			return nil
+		}
+		return err
+	}
+	var errs []error
+	for _, q := range append(d.side(), d.name) {
+		errs = append(errs, remove("queues/"+vhost+"/"+url.PathEscape(q)), remove("exchanges/"+vhost+"/"+url.PathEscape(q)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("delete queue %s: %w", name, err)
+	}
+	c.mu.Lock()
+	delete(c.made, name)
+	c.mu.Unlock()
+	return nil
+}

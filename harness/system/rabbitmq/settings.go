@@ -1,0 +1,302 @@
+package rabbitmq
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"conform/harness/system"
+)
+
+// The container ports of a node.
+const (
+	portAMQP       = 5672
+	portManagement = 15672
+	portCluster    = 25672
+	portMapper     = 4369 // epmd, which tells where a node's cluster port is
+)
+
+// ListenerCluster is the name of the broker-to-broker ports in a system.Isolation.
+const ListenerCluster = "cluster"
+
+// advancedPrefix marks a Spec setting as one of the application environment of rabbit, which only advanced.config can say.
+const advancedPrefix = "advanced."
+
+// base are the node settings that differ from RabbitMQ's defaults whatever the timing.
+var base = map[string]string{
+	// Who leads and what is in a queue is asked for by the request; statistics of all that passes would only cost.
+	"management_agent.disable_metrics_collector": "true",
+}
+
+// short are the timing settings that are lowered to keep runs short. RabbitMQ's defaults are beside them.
+var short = map[string]string{
+	"net_ticktime": "10", // 60 s: silence after which a node is taken for down
+	advancedPrefix + "dead_letter_worker_publisher_confirm_timeout": "3000", // 180000 ms: a dead letter is tried again
+}
+
+// owned are settings that the adapter needs as it writes them: the cluster would not be the one it believes in.
+var owned = []string{"default_user", "default_pass", "default_vhost", "loopback_users", "listeners", "log", "cluster_formation", "management.tcp", "cluster_name"}
+
+// The values of Spec.Timing.
+const (
+	timingShort      = "short"
+	timingProduction = "production"
+)
+
+var settingName = regexp.MustCompile(`^[a-z][A-Za-z0-9_$-]*(\.[A-Za-z0-9_$-]+)*$`)
+
+// config is what is the same on every node of a cluster.
+type config struct {
+	settings map[string]string // all that differs from RabbitMQ's defaults, topology excluded
+	timing   map[string]string // the part of it that was lowered
+}
+
+// newConfig merges defaults and the settings of spec. Errors are ErrUsage.
+func newConfig(spec system.Spec) (config, error) {
+	c := config{settings: maps.Clone(base), timing: map[string]string{}}
+	switch spec.Timing {
+	case "", timingShort:
+		maps.Copy(c.timing, short)
+		maps.Copy(c.settings, short)
+	case timingProduction:
+	default:
+		return config{}, fmt.Errorf("timing %q: want %s or %s: %w", spec.Timing, timingShort, timingProduction, system.ErrUsage)
+	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Settings)) {
+		value := spec.Settings[name]
+		ours := slices.ContainsFunc(owned, func(o string) bool { return name == o || strings.HasPrefix(name, o+".") })
+		switch {
+		case ours:
+			return config{}, fmt.Errorf("setting %s belongs to the adapter: %w", name, system.ErrUsage)
+		case !settingName.MatchString(name) || strings.ContainsAny(value, "\r\n\x00"):
+			return config{}, fmt.Errorf("setting %q is no name of a node setting, or its value no line: %w", name, system.ErrUsage)
+		}
+		if strings.HasPrefix(name, advancedPrefix) {
+			if _, err := strconv.Atoi(value); err != nil && value != "true" && value != "false" {
+				return config{}, fmt.Errorf("setting %s=%q: want a number, true or false: %w", name, value, system.ErrUsage)
+			}
+		}
+		c.settings[name] = value
+		delete(c.timing, name) // it is the scenario's own now, not lowered to save time
+	}
+	return c, nil
+}
+
+// conf writes rabbitmq.conf.
+func (c config) conf(user, password string, nodes []*Node) []byte {
+	var b strings.Builder
+	line := func(name, value string) { fmt.Fprintf(&b, "%s = %s\n", name, value) }
+	line("default_user", user)
+	line("default_pass", password)
+	line("loopback_users", "none") // the user comes from outside of the container
+	line("log.console", "true")
+	line("log.console.level", "info")
+	line("log.file", "false")
+	line("cluster_formation.peer_discovery_backend", "classic_config")
+	for i, n := range nodes {
+		line(fmt.Sprintf("cluster_formation.classic_config.nodes.%d", i+1), n.erlang())
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.settings)) {
+		if !strings.HasPrefix(name, advancedPrefix) {
+			line(name, c.settings[name])
+		}
+	}
+	return []byte(b.String())
+}
+
+// advanced writes advanced.config.
+func (c config) advanced() []byte {
+	var terms []string
+	for _, name := range slices.Sorted(maps.Keys(c.settings)) {
+		if key, ok := strings.CutPrefix(name, advancedPrefix); ok {
+			terms = append(terms, fmt.Sprintf("{'%s', %s}", key, c.settings[name]))
+		}
+	}
+	return fmt.Appendf(nil, "[{rabbit, [%s]}].\n", strings.Join(terms, ", "))
+}
+
+// The types of queues.
+const (
+	Quorum  = "quorum"
+	Classic = "classic"
+)
+
+// Names of destination settings that are no arguments of a queue.
+const (
+	settingType       = "type"
+	settingDurable    = "durable"
+	settingAutoDelete = "auto-delete"
+	settingExclusive  = "exclusive"
+	settingBinding    = "binding"
+	settingAlternate  = "alternate"
+	settingDeadLetter = "dead-letter"
+	deadLetterPrefix  = "dead-letter."
+	settingDLExchange = deadLetterPrefix + "exchange"
+	settingDLBinding  = deadLetterPrefix + "binding"
+	argumentPrefix    = "x-"
+)
+
+// DestinationSettings documents the settings of a destination and their defaults.
+func DestinationSettings() map[string]string {
+	return map[string]string{
+		settingType:       "quorum or classic; default quorum",
+		settingDurable:    "true or false; default true",
+		settingAutoDelete: "true or false: the queue goes with its last consumer; default false",
+		settingExclusive:  "true or false: the queue goes with the connection that made it, which the adapter keeps open until it is told to let go; default false",
+		settingBinding:    "true or false: whether the queue is bound to its exchange; default true",
+		settingAlternate:  "true or false: whether the exchange hands what it cannot route to an alternate one, with a quorum queue behind it; default false",
+		settingDeadLetter: "type of a dead-letter target made beside the queue (quorum or classic), or none; default none",
+		settingDLExchange: "present or missing: whether the dead-letter exchange exists; default present",
+		settingDLBinding:  "present or missing: whether the target is bound to it; default present",
+		"x-*":             "an argument of the queue, e.g. x-max-length; numbers, true and false are told from strings",
+		"dead-letter.x-*": "an argument of the target",
+	}
+}
+
+// destination is a DestinationSpec as this adapter understands it.
+type destination struct {
+	name       string
+	kind       string
+	durable    bool
+	autoDelete bool
+	exclusive  bool
+	bound      bool
+	alternate  bool
+	deadLetter string // type of the target; empty = none
+	dlExchange bool
+	dlBinding  bool
+	arguments  amqp.Table
+	dlArgs     amqp.Table
+}
+
+func (d destination) target() string            { return d.name + ".dead" }
+func (d destination) deadExchange() string      { return d.name + ".dead" }
+func (d destination) unrouted() string          { return d.name + ".unrouted" }
+func (d destination) alternateExchange() string { return d.name + ".unrouted" }
+
+// side lists the queues beside the destination's own that belong to its store.
+func (d destination) side() []string {
+	var names []string
+	if d.deadLetter != "" {
+		names = append(names, d.target())
+	}
+	if d.alternate {
+		names = append(names, d.unrouted())
+	}
+	return names
+}
+
+// parseDestination reads the settings of a destination. Errors are ErrUsage.
+func parseDestination(spec system.DestinationSpec) (destination, error) {
+	if spec.Partitions > 1 {
+		return destination{}, fmt.Errorf("%d partitions: a queue has one: %w", spec.Partitions, system.ErrUsage)
+	}
+	plain := map[string]string{}
+	d := destination{name: spec.Name, arguments: amqp.Table{}, dlArgs: amqp.Table{}}
+	for name, value := range spec.Settings {
+		switch dl, isDL := strings.CutPrefix(name, deadLetterPrefix); {
+		case isDL && strings.HasPrefix(dl, argumentPrefix):
+			d.dlArgs[dl] = argument(value)
+		case strings.HasPrefix(name, argumentPrefix):
+			d.arguments[name] = argument(value)
+		default:
+			plain[name] = value
+		}
+	}
+	s := newSettings("destination setting", plain, DestinationSettings())
+	d.kind = s.choice(settingType, Quorum, Quorum, Classic)
+	d.durable = s.flag(settingDurable, true)
+	d.autoDelete = s.flag(settingAutoDelete, false)
+	d.exclusive = s.flag(settingExclusive, false)
+	d.bound = s.flag(settingBinding, true)
+	d.alternate = s.flag(settingAlternate, false)
+	d.deadLetter = s.choice(settingDeadLetter, "none", "none", Quorum, Classic)
+	if d.deadLetter == "none" {
+		d.deadLetter = ""
+	}
+	d.dlExchange = s.choice(settingDLExchange, "present", "present", "missing") == "present"
+	d.dlBinding = s.choice(settingDLBinding, "present", "present", "missing") == "present"
+	if d.kind == Quorum && (!d.durable || d.autoDelete || d.exclusive) {
+		s.fail("a quorum queue is durable, not auto-delete and not exclusive")
+	}
+	d.arguments["x-queue-type"] = d.kind
+	if d.deadLetter != "" {
+		d.arguments["x-dead-letter-exchange"] = d.deadExchange()
+		d.dlArgs["x-queue-type"] = d.deadLetter
+	}
+	return d, s.err
+}
+
+// argument tells numbers and truth values from strings, as a queue's arguments are typed.
+func argument(value string) any {
+	if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+		return n
+	}
+	if b, err := strconv.ParseBool(value); err == nil && (value == "true" || value == "false") {
+		return b
+	}
+	return value
+}
+
+// settings reads named values and keeps the first error.
+type settings struct {
+	what   string
+	values map[string]string
+	err    error
+}
+
+func newSettings(what string, values, documented map[string]string) *settings {
+	s := &settings{what: what, values: values}
+	known := slices.Sorted(maps.Keys(documented))
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if _, ok := documented[name]; ok {
+			continue
+		}
+		nearest := slices.MinFunc(known, func(a, b string) int {
+			return levenshtein.ComputeDistance(a, name) - levenshtein.ComputeDistance(b, name)
+		})
+		s.fail("%s %q is unknown, the nearest is %q", what, name, nearest)
+	}
+	return s
+}
+
+func (s *settings) fail(format string, args ...any) {
+	if s.err == nil {
+		s.err = fmt.Errorf(format+": %w", append(args, system.ErrUsage)...)
+	}
+}
+
+func (s *settings) choice(name, def string, allowed ...string) string {
+	v, ok := s.values[name]
+	if !ok {
+		return def
+	}
+	if !slices.Contains(allowed, v) {
+		s.fail("%s %s=%q: want one of %q", s.what, name, v, allowed)
+		return def
+	}
+	return v
+}
+
+func (s *settings) flag(name string, def bool) bool {
+	return s.choice(name, strconv.FormatBool(def), "true", "false") == "true"
+}
+
+func (s *settings) number(name string, def, least int) int {
+	v, ok := s.values[name]
+	if !ok {
+		return def
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < least {
+		s.fail("%s %s=%q: want a whole number >= %d", s.what, name, v, least)
+		return def
+	}
+	return n
+}

@@ -58,12 +58,14 @@ const group = "consumers"
 
 // consumed is how many deliveries each arm must have handled before and after the fault, and struckAt which one it strikes.
 const (
-	consumed = 100
-	struckAt = 120
+	consumed = 40
+	struckAt = 60
+	// unread is how many records are written that nobody reads until later.
+	unread = 100
 )
 
 // The load of kafka-consume is small: what counts is the window, and every delivery has a transaction and a commit of its own.
-var consumeLoad = harness.Load{Rate: 150, Keys: 32, Partitions: 1, Tail: time.Second}
+var consumeLoad = harness.Load{Rate: 50, Keys: 32, Partitions: 1, Tail: time.Second}
 
 // member are the client settings of a consumer under each protocol. Under KIP-848, session and heartbeat are the broker's.
 var member = map[string]map[string]string{
@@ -463,7 +465,7 @@ func growing(protocol string) func(map[string]string) []harness.Process {
 	return func(client map[string]string) []harness.Process {
 		return []harness.Process{
 			consumer("consumer-1", protocol, nil, client),
-			{Name: "producer-grown", Role: roleProducerGrown, Manual: true, Params: map[string]string{paramPartitions: strconv.Itoa(grown)}},
+			{Name: "writer", Role: roleProducerGrown, Manual: true, Params: map[string]string{paramPartitions: strconv.Itoa(grown)}},
 		}
 	}
 }
@@ -503,10 +505,10 @@ func newPartitions() harness.Scenario {
 		Steps: []plan.Step{
 			{Name: "killed", Until: []plan.State{{Kind: plan.Handled, N: consumed}}, Do: harness.DoKillProcess, Process: "consumer-1"},
 			{Name: "grown", Do: doGrow},
-			{Name: "written", Do: harness.DoStartProcess, Process: "producer-grown"},
+			{Name: "written", Do: harness.DoStartProcess, Process: "writer"},
 			{
 				Name: "restarted", Do: harness.DoStartProcess, Process: "consumer-1",
-				Until: []plan.State{{Kind: plan.Confirmed, N: struck, Process: "producer-grown"}},
+				Until: []plan.State{{Kind: plan.Confirmed, N: unread, Process: "writer"}},
 			},
 			{Name: "recovered", Until: []plan.State{
 				{Kind: plan.Handled, N: consumed, Since: "restarted"},
@@ -556,10 +558,10 @@ func newPartitionsUnseen() harness.Scenario {
 		Steps: []plan.Step{
 			{Name: "frozen", Until: []plan.State{{Kind: plan.Handled, N: consumed}}, Do: harness.DoFreezeProcess, Process: "consumer-1"},
 			{Name: "grown", Do: doGrow},
-			{Name: "written", Do: harness.DoStartProcess, Process: "producer-grown"},
+			{Name: "written", Do: harness.DoStartProcess, Process: "writer"},
 			{
 				Name: "thawed", Do: harness.DoThawProcess, Process: "consumer-1",
-				Until: []plan.State{{Kind: plan.Confirmed, N: struck, Process: "producer-grown"}},
+				Until: []plan.State{{Kind: plan.Confirmed, N: unread, Process: "writer"}},
 			},
 			{Name: "recovered", Until: []plan.State{
 				{Kind: plan.Handled, N: consumed, Since: "thawed"},
@@ -633,7 +635,7 @@ func positionLost(name, summary string, lose func(ctx context.Context, e harness
 			{Name: "lost", Until: []plan.State{{Kind: plan.Custom, Name: membersGate(0)}}, Do: doLosePosition},
 			{
 				Name: "restarted", Do: harness.DoStartProcess, Process: "consumer-2",
-				Until: []plan.State{{Kind: plan.Confirmed, N: struck, Since: "lost"}},
+				Until: []plan.State{{Kind: plan.Confirmed, N: unread, Since: "lost"}},
 			},
 			{
 				Name: "reported", Do: doSetPosition, Arms: stops,

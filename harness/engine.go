@@ -547,11 +547,7 @@ func (e *engine) need(ctx context.Context, s *Suite, sys system.System, all node
 	}
 	if e.cfg.Reserve != nil && e.release == nil {
 		// For all of the suite's systems at once: two runs that each had a part would wait for each other.
-		mib := s.System.MemoryMiB(0)
-		for _, other := range s.With {
-			mib += other.MemoryMiB(0)
-		}
-		release, err := e.cfg.Reserve(ctx, mib)
+		release, err := e.cfg.Reserve(ctx, s.MemoryMiB())
 		if err != nil {
 			return nil, fmt.Errorf("%w: reserve memory for %s: %w", errNoCluster, s.Name, environment(err))
 		}

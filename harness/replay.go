@@ -16,8 +16,9 @@ import (
 // AuditDir judges a recorded run again, from its folder alone, by the recorded promises: the same
 // ledgers give the same verdicts as Run did. Arms whose ledger is there but which the recorded
 // result does not know, because conform was killed, are audited too. Damage is named by file and
-// offset in the verdicts. The error wraps system.ErrUsage if dir holds no run.
-func AuditDir(dir string) (Result, error) {
+// offset in the verdicts, and so is where the promises of the known suites differ from the recorded
+// ones. The error wraps system.ErrUsage if dir holds no run.
+func AuditDir(dir string, known []Suite) (Result, error) {
 	res, err := readResult(dir)
 	if err != nil {
 		return Result{}, err
@@ -39,6 +40,9 @@ func AuditDir(dir string) (Result, error) {
 		if err != nil {
 			return res, fmt.Errorf("audit %s: %w", folder, err)
 		}
+		if run.Header.Schema != 0 { // of a header that cannot be read nothing differs
+			run.Verdict.Differs = differs(run.Header, known)
+		}
 		if sc := scenarioOf(&res, run.Header); sc != nil {
 			r := repeatOf(sc, run.Header)
 			r.Arms = append(r.Arms, run)
@@ -54,6 +58,23 @@ func AuditDir(dir string) (Result, error) {
 	}
 	conclude(&res)
 	return res, nil
+}
+
+// differs says where this binary's promise and checks differ from those that an arm was recorded with.
+func differs(h ledger.Header, known []Suite) []string {
+	for _, s := range known {
+		if s.Name != h.Suite {
+			continue
+		}
+		for _, sc := range s.Scenarios {
+			for _, a := range sc.Arms {
+				if sc.Name == h.Scenario && a.Name == h.Arm {
+					return audit.Compare(h, s.promiseOf(a), audit.Checks())
+				}
+			}
+		}
+	}
+	return append(audit.Compare(h, h.Promise, audit.Checks()), fmt.Sprintf("this binary has no %s/%s with an arm %s", h.Suite, h.Scenario, h.Arm))
 }
 
 func readResult(dir string) (Result, error) {

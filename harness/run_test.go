@@ -180,7 +180,7 @@ func killed(name string, arms ...Arm) Scenario {
 
 func checkReplay(t *testing.T, cfg Config, res Result) {
 	t.Helper()
-	again, err := AuditDir(cfg.Out)
+	again, err := AuditDir(cfg.Out, cfg.Suites)
 	if err != nil {
 		t.Fatalf("audit of the folder: %v", err)
 	}
@@ -552,7 +552,7 @@ func TestKilledRunCanBeAudited(t *testing.T) {
 	if err := os.Remove(filepath.Join(cfg.Out, resultFile)); err != nil {
 		t.Fatal(err)
 	}
-	res, err := AuditDir(cfg.Out)
+	res, err := AuditDir(cfg.Out, cfg.Suites)
 	if err != nil || len(res.Suites[0].Scenarios[0].Repeats) != 1 || res.Suites[0].Scenarios[0].Status != audit.Pass {
 		t.Fatalf("%+v, error %v", res.Status, err)
 	}
@@ -567,7 +567,7 @@ func TestKilledRunCanBeAudited(t *testing.T) {
 	if err := os.WriteFile(path, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	res, err = AuditDir(cfg.Out)
+	res, err = AuditDir(cfg.Out, cfg.Suites)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -578,11 +578,11 @@ func TestKilledRunCanBeAudited(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, headerFile), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	res, err = AuditDir(cfg.Out)
+	res, err = AuditDir(cfg.Out, cfg.Suites)
 	if err != nil || res.Status != audit.Inconclusive || !slices.ContainsFunc(res.Suites[0].Scenarios[0].Reasons, func(s string) bool { return strings.Contains(s, headerFile) }) {
 		t.Errorf("%v, reasons %v, error %v", res.Status, res.Suites[0].Scenarios[0].Reasons, err)
 	}
-	if _, err := AuditDir(t.TempDir()); !errors.Is(err, system.ErrUsage) {
+	if _, err := AuditDir(t.TempDir(), nil); !errors.Is(err, system.ErrUsage) {
 		t.Errorf("audit of an empty folder: error %v", err)
 	}
 }

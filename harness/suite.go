@@ -21,6 +21,28 @@ type Suite struct {
 	Scenarios []Scenario
 }
 
+// Systems lists all systems that the suite runs on, its broker first.
+func (s *Suite) Systems() []system.System {
+	return append([]system.System{s.System.System}, s.With...)
+}
+
+// MemoryMiB estimates the memory that its systems take together.
+func (s *Suite) MemoryMiB() int {
+	sum := 0
+	for _, one := range s.Systems() {
+		sum += one.MemoryMiB(0)
+	}
+	return sum
+}
+
+// promiseOf returns the promise by which an arm is judged.
+func (s *Suite) promiseOf(a Arm) ledger.Promise {
+	if a.Promise.Text != "" {
+		return a.Promise
+	}
+	return s.Promise
+}
+
 // System binds a suite to an adapter: the cluster, and the worker roles that drive it.
 type System struct {
 	system.System

@@ -183,17 +183,13 @@ func (w *wave) header(a *armRun) ledger.Header {
 	for name, c := range w.with {
 		settings["with "+name] = c.Version()
 	}
-	promise := w.suite.Promise
-	if a.arm.Promise.Text != "" {
-		promise = a.arm.Promise
-	}
 	return ledger.Header{
 		Schema: ledger.SchemaVersion, Run: w.e.cfg.RunID, Suite: w.suite.Name, System: w.suite.System.Name(), Version: w.cluster.Version(),
 		Scenario: w.scenario.Name, Arm: a.arm.Name, Role: string(a.arm.Role), Window: w.scenario.Window,
 		Seed: w.repeat.Seed, Repeat: w.repeat.Index,
 		Destinations: destinations, Tables: w.scenario.Tables, Groups: a.groups(), Chain: chain, Delay: w.scenario.Delay,
 		Workload: ledger.Workload{Keys: w.load.Keys, PayloadSize: w.load.PayloadSize},
-		Promise:  promise, Expect: a.arm.expect(), Evidence: evidence,
+		Promise:  w.suite.promiseOf(a.arm), Expect: a.arm.expect(), Evidence: evidence,
 		Deadlines: map[string]time.Duration{
 			"flush": w.e.cfg.caps.flush, "in sync": w.e.cfg.caps.inSync, "stuck": w.stuckAfter(), "drain": w.e.cfg.caps.drain,
 			"quiescence": w.e.cfg.caps.still, "read": w.e.cfg.caps.read,

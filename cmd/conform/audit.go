@@ -37,7 +37,7 @@ promise or checks differ. A damaged ledger is named by file and offset, and what
 			if message != "" {
 				return a.tell(args[0], message, arm)
 			}
-			result, err := a.backend.audit(args[0])
+			result, err := a.backend.audit(args[0], a.suites)
 			if err != nil {
 				return err
 			}

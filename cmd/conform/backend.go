@@ -20,7 +20,7 @@ type backend struct {
 	suites  []harness.Suite
 	faults  map[string]system.Fault
 	run     func(context.Context, harness.Config) (harness.Result, error)
-	audit   func(dir string) (harness.Result, error)
+	audit   func(dir string, known []harness.Suite) (harness.Result, error)
 	story   func(dir string, id ledger.MessageID, arm string) ([]audit.Story, error)
 	prepare func(context.Context, host.Options) (host.Images, error)
 	sweep   func(context.Context) ([]host.Stray, error)

@@ -92,12 +92,14 @@ func explainSuite(w io.Writer, s harness.Suite) {
 	if s.Promise.MaxUnavailable > 0 {
 		field(w, "", fmt.Sprintf("at most %s without a confirm", s.Promise.MaxUnavailable))
 	}
-	field(w, "system", s.System.Name()+" "+strings.Join(s.System.Versions(), ", ")+" (the first is the default)")
+	for _, sys := range s.Systems() {
+		field(w, "system", sys.Name()+" "+strings.Join(sys.Versions(), ", ")+" (the first is the default)")
+	}
 	var cost time.Duration
 	for _, sc := range s.Scenarios {
 		cost += sc.Cost
 	}
-	field(w, "cost", fmt.Sprintf("about %s and %d MiB", cost, s.System.MemoryMiB(0)))
+	field(w, "cost", fmt.Sprintf("about %s and %d MiB", cost, s.MemoryMiB()))
 	fmt.Fprintln(w, "\nscenarios")
 	for _, sc := range s.Scenarios {
 		fmt.Fprintf(w, "  %s: %s\n", sc.Name, sc.Summary)

@@ -59,19 +59,21 @@ func (f *imageFlags) versionsOf(chosen []harness.Suite) ([]fixtures.Version, map
 	var versions []fixtures.Version
 	pinned := map[string]string{}
 	for _, s := range chosen {
-		name := s.System.Name()
-		if !slices.Contains(fixtures.Systems(), name) || pinned[name] != "" {
-			continue
+		for _, sys := range s.Systems() {
+			name := sys.Name()
+			if !slices.Contains(fixtures.Systems(), name) || pinned[name] != "" {
+				continue
+			}
+			v, err := fixtures.ParseVersion(name)
+			if err != nil {
+				return nil, nil, err
+			}
+			if i := slices.IndexFunc(f.parsed, func(w fixtures.Version) bool { return w.System == name }); i >= 0 {
+				v = f.parsed[i]
+			}
+			versions = append(versions, v)
+			pinned[name] = v.Number
 		}
-		v, err := fixtures.ParseVersion(name)
-		if err != nil {
-			return nil, nil, err
-		}
-		if i := slices.IndexFunc(f.parsed, func(w fixtures.Version) bool { return w.System == name }); i >= 0 {
-			v = f.parsed[i]
-		}
-		versions = append(versions, v)
-		pinned[name] = v.Number
 	}
 	for _, v := range f.parsed {
 		if pinned[v.System] == "" {

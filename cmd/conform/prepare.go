@@ -51,8 +51,10 @@ cannot be had otherwise, and with --install-docker the engine itself. What is th
 func (a *app) systems() []string {
 	var out []string
 	for _, s := range a.suites {
-		if name := s.System.Name(); slices.Contains(fixtures.Systems(), name) && !slices.Contains(out, name) {
-			out = append(out, name)
+		for _, sys := range s.Systems() {
+			if name := sys.Name(); slices.Contains(fixtures.Systems(), name) && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
 		}
 	}
 	return out

@@ -274,6 +274,25 @@ func (c *cluster) ReadStore(_ context.Context, name string, index uint16, tag ui
 	return nil
 }
 
+// GroupPositions implements system.GroupPositions.
+func (c *cluster) GroupPositions(_ context.Context, name, group string) ([]system.GroupPosition, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.destinations[name]
+	if d == nil {
+		return nil, fmt.Errorf("find group %s in %s: %w", group, name, errNoDestination)
+	}
+	var ps []system.GroupPosition
+	for i, part := range d.parts {
+		p := system.GroupPosition{Partition: int32(i), Committed: -1, End: int64(len(part.records))}
+		if g := d.groups[group]; g != nil {
+			p.Committed = g[i]
+		}
+		ps = append(ps, p)
+	}
+	return ps, nil
+}
+
 func (c *cluster) fetch(name, group string, part int32, offset int64) *frame {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -70,6 +70,7 @@ type holding struct {
 	ever       int64 // the same, over all assignments
 	licence    int64 // it may read again from here, since work there failed; MaxInt64 = it may not
 	settledAt  int64 // when its last confirmed settle was asked for
+	settledTo  int64 // position behind what it has settled itself
 	pending    []pending
 	head       int // of pending
 }
@@ -406,7 +407,7 @@ func (x *deliveries) settled(c *consumer, d *delivery) {
 			p.position = min(p.position, e.Pos.Offset)
 		}
 		p.committed, p.since = true, max(p.since, e.At)
-		h.settledAt = d.asked
+		h.settledAt, h.settledTo = d.asked, max(h.settledTo, e.Pos.Offset)
 	case ledger.InDoubt:
 		p.doubt = min(p.doubt, e.Pos.Offset)
 		h.licence = 0

@@ -100,6 +100,26 @@ func TestLegalHistoriesHold(t *testing.T) {
 	})
 }
 
+// No legal chain is ever flagged.
+func TestLegalChainsHold(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 6))
+		h, js := legalChain(r)
+		r.Shuffle(len(js), func(i, j int) { js[i], js[j] = js[j], js[i] })
+		v, err := Audit(h, opener(t, js))
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if v.Arm != Held || len(v.Findings) > 0 {
+			f := ""
+			if len(v.Findings) > 0 {
+				f = strings.Join(v.Findings[0].Witnesses, "; ")
+			}
+			rt.Fatalf("%s %q %q\n%s", v.Arm, summary(v), v.Reasons, f)
+		}
+	})
+}
+
 // A planted corruption never passes, in any history.
 func TestMutationsAreCaught(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -11,7 +11,7 @@ func init() {
 // redeliveredCheck finds deliveries of what the group had had and had settled:
 //
 //	below the position that was confirmed before the consumer was assigned, and still is
-//	below the group's position, by a consumer that has had it since it was assigned: it went back
+//	below the group's position, to a consumer that has settled it itself since it was assigned
 //
 // Everything else may be a delivery that was on its way, or in a client's buffer, when the settle was
 // confirmed.
@@ -33,5 +33,5 @@ func (c *redeliveredCheck) receivedNext(d *delivery) {
 // redelivered says whether a confirmed settle covers the delivery.
 func (d *delivery) redelivered() bool {
 	offset, floor := d.e.Pos.Offset, d.part.floor()
-	return offset < floor && (offset < d.hold.floor || offset < d.hold.next)
+	return offset < floor && (offset < d.hold.floor || offset < min(d.hold.next, d.hold.settledTo))
 }

@@ -323,6 +323,16 @@ func TestNoSpaceIsSaid(t *testing.T) {
 	nothingLeft(t, e, owner.Run)
 }
 
+func TestMachineThatCannotIsTold(t *testing.T) {
+	e, owner := engine(t)
+	// A file system of no size stands for a kernel without loop devices or ext4: the helper's command fails.
+	_, err := disk.Open(t.Context(), e, owner, "rack", disk.Spec{Name: "a"})
+	if !errors.Is(err, disk.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	nothingLeft(t, e, owner.Run)
+}
+
 func TestFill(t *testing.T) {
 	e, owner := engine(t)
 	r := open(t, e, owner, disk.Spec{Name: "a", MiB: 64})

@@ -620,7 +620,11 @@ func (e *engine) closeCluster(ctx context.Context, c *running, keep bool) error 
 	ctx = context.WithoutCancel(ctx)
 	e.collect(ctx, c)
 	if keep {
-		e.res.Kept = append(e.res.Kept, fmt.Sprintf("%s %s at %s", c.System(), c.Version(), strings.Join(c.DirectEndpoints(), ",")))
+		how := "at " + strings.Join(c.DirectEndpoints(), ",")
+		if r, ok := c.Cluster.(system.Reachable); ok {
+			how += ": " + r.Reach()
+		}
+		e.res.Kept = append(e.res.Kept, fmt.Sprintf("%s %s %s", c.System(), c.Version(), how))
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, closeCap)

@@ -34,6 +34,7 @@ type injection struct {
 	step, what string // its plan step; the fault and where it struck
 	arms       []*armRun
 	running    system.Injection
+	done       func() // its system is left alone
 	bite       system.Evidence
 	bitten     bool // the bite is recorded
 	healed     bool
@@ -304,15 +305,20 @@ func (n *nemesis) inject(ctx context.Context, s plan.Step, r *StepResult) error 
 	if err := n.w.recordAll(arms, ledger.Event{Kind: ledger.Inject, Text: s.Name, Detail: what}); err != nil {
 		return err
 	}
+	done := func() {}
+	if _, other := n.plan.Targets[x.Target].Split(); other != "" {
+		done = n.w.touch(other)
+	}
 	running, err := n.w.e.cfg.Faults[x.Fault].Inject(ctx, strike)
 	if err != nil {
+		done()
 		healed := n.w.recordAll(arms, ledger.Event{Kind: ledger.Heal, Text: s.Name, Outcome: ledger.OK, Detail: "it could not be injected"})
 		if ctx.Err() != nil {
 			return errors.Join(fmt.Errorf("inject %s: %w: %w", what, context.Cause(ctx), err), healed)
 		}
 		return errors.Join(environment(fmt.Errorf("inject %s: %w", what, err)), healed)
 	}
-	i := &injection{step: s.Name, what: what, arms: arms, running: running}
+	i := &injection{step: s.Name, what: what, arms: arms, running: running, done: done}
 	n.injections = append(n.injections, i)
 	n.w.live.fault(n.active())
 	r.Seen = joinSeen(r.Seen, what)
@@ -369,6 +375,7 @@ func (n *nemesis) heal(ctx context.Context, i *injection) error {
 		return environment(fmt.Errorf("heal %q: %w", i.step, err))
 	}
 	i.healed = true
+	i.done()
 	after := n.look(ctx, i)
 	if !i.bitten {
 		missing := i.bite.Detail
@@ -422,6 +429,7 @@ func (n *nemesis) act(ctx context.Context, s plan.Step, r *StepResult) (string, 
 			return "", err
 		}
 	}
+	defer n.w.touch("")()
 	if action, ok := n.w.scenario.Actions[s.Do]; ok {
 		done, err := action(ctx, n.w.env(), s)
 		if err != nil {

@@ -63,8 +63,9 @@ type wave struct {
 
 	loads, processes errgroup.Group // those who drive the crews
 
-	mu   sync.Mutex
-	dead error // a system beside the broker that died by itself
+	mu      sync.Mutex
+	dead    error          // a system beside the broker that died by itself
+	touched map[string]int // systems that the plan is doing something to, and how often
 }
 
 // open opens the ledgers of the arms.
@@ -168,7 +169,9 @@ func (w *wave) header(a *armRun) ledger.Header {
 		}
 		return !of(a.arm) && slices.ContainsFunc(w.scenario.Arms, of)
 	})
-	destinations := []ledger.Destination{{Name: a.destination, Partitions: w.load.Partitions}}
+	destinations := []ledger.Destination{{
+		Name: a.destination, Partitions: w.load.Partitions, Compacted: strings.Contains(a.arm.Destination["cleanup.policy"], "compact"),
+	}}
 	if w.load.GrowTo > 0 {
 		destinations[0].Partitions, destinations[0].Grown = w.load.GrowTo, []int{w.load.Partitions}
 	}
@@ -287,14 +290,36 @@ func (w *wave) machineFault() error {
 	return nil
 }
 
+// touch keeps a system, or with "" all of them, from being called dead until the returned function was
+// called: the plan does something to it.
+func (w *wave) touch(name string) (done func()) {
+	add := func(n int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.touched == nil {
+			w.touched = map[string]int{}
+		}
+		w.touched[name] += n
+	}
+	add(1)
+	return sync.OnceFunc(func() { add(-1) })
+}
+
+func (w *wave) isTouched(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.touched[name] > 0 || w.touched[""] > 0
+}
+
 // died says which system beside the broker died although nobody took it down. ctx bounds the question.
 func (w *wave) died(ctx context.Context) error {
 	for name, c := range w.with {
 		watched, ok := c.(system.Watched)
-		if !ok {
+		if !ok || w.isTouched(name) {
 			continue
 		}
-		if err := watched.Died(ctx); err != nil && ctx.Err() == nil {
+		// Asked again after the answer: the plan may have struck meanwhile.
+		if err := watched.Died(ctx); err != nil && ctx.Err() == nil && !w.isTouched(name) {
 			return environment(fmt.Errorf("%s died, and not by the plan: %w", name, err))
 		}
 	}

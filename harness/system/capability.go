@@ -198,6 +198,12 @@ type Schemas interface {
 	DropSchema(ctx context.Context, name string) error
 }
 
+// Reachable tells how a person reaches a cluster that is left up, where its addresses are not enough.
+type Reachable interface {
+	// Reach returns a command or a sentence, without a password.
+	Reach() string
+}
+
 // Watched tells of nodes that went down although nobody took them down.
 type Watched interface {
 	// Died returns nil, or which node died and how, with the end of its log if there is one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"time"
 
@@ -39,6 +40,12 @@ func (c *Cluster) DSN(client string, direct bool) string {
 		User:     url.UserPassword(role, c.password),
 		RawQuery: url.Values{"sslmode": {"disable"}, "application_name": {client}}.Encode(),
 	}).String()
+}
+
+// Reach tells how a person reaches the server as superuser: the password lies in its container.
+func (c *Cluster) Reach() string {
+	host, port, _ := net.SplitHostPort(c.node.direct())
+	return fmt.Sprintf("PGPASSWORD=$(docker exec %s cat %s/password) psql -h %s -p %s -U %s %s", c.node.server.Name, configDir, host, port, roleEngine, database)
 }
 
 // withEngine runs f on a connection of the engine's own.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,6 +22,9 @@ var (
 	_ system.Pauser       = (*Cluster)(nil)
 	_ system.Diskful      = (*Cluster)(nil)
 	_ system.LogCollector = (*Cluster)(nil)
+	_ system.Watched      = (*Cluster)(nil)
+	_ system.Connector    = (*Cluster)(nil)
+	_ system.Schemas      = (*Cluster)(nil)
 )
 
 const (
@@ -39,6 +43,7 @@ type Node struct {
 	server  *container.Container
 	data    *container.Volume
 	link    *netproxy.Link
+	taken   atomic.Bool // down by Kill or Stop
 }
 
 // Name returns "postgres-1".
@@ -65,6 +70,18 @@ func (n *Node) running(ctx context.Context) (container.State, error) {
 		return s, fmt.Errorf("%s is down (exit code %d): %w", nodeName, s.ExitCode, errDown)
 	}
 	return s, nil
+}
+
+// Died returns nil, or that the server is down although neither Kill nor Stop took it down, with the end of its log.
+func (c *Cluster) Died(ctx context.Context) error {
+	if c.node.taken.Load() {
+		return nil
+	}
+	_, err := c.node.running(ctx)
+	if !errors.Is(err, errDown) || c.node.taken.Load() {
+		return nil
+	}
+	return fmt.Errorf("%w; log ends:\n%s", err, c.node.server.Tail(ctx, tailLines))
 }
 
 // errDown marks a server that has no process.
@@ -99,6 +116,7 @@ func (n *Node) up(ctx context.Context) error {
 		return false, n.cluster.withEngine(ctx, ensureClientRole)
 	})
 	if err == nil {
+		n.taken.Store(false)
 		return nil
 	}
 	tail := n.server.Tail(context.WithoutCancel(ctx), tailLines)
@@ -142,6 +160,7 @@ func (c *Cluster) Kill(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("kill: %w", err)
 	}
+	n.taken.Store(true)
 	if err := n.server.Signal(ctx, "KILL"); err != nil {
 		return "", err
 	}
@@ -190,6 +209,7 @@ func (c *Cluster) Stop(ctx context.Context, node system.Node) (string, error) {
 		return "", fmt.Errorf("stop: %w", err)
 	}
 	// INT asks for the fast shutdown whatever the image's own stop signal is; a weaker one after it changes nothing.
+	n.taken.Store(true)
 	if err := n.server.Signal(ctx, "INT"); err != nil {
 		return "", err
 	}

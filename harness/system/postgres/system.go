@@ -102,6 +102,7 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
+	owner.Keep = spec.Keep
 	ctx, cancel := context.WithTimeoutCause(ctx, startCeiling, fmt.Errorf("not ready after %s", startCeiling))
 	defer cancel()
 	c := &Cluster{version: spec.Version, settings: settings, password: rand.Text(), schemas: map[string]bool{}}

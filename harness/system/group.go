@@ -105,3 +105,8 @@ type RecordDeleter interface {
 type StartPositions interface {
 	StartPositions(ctx context.Context, destination string) ([]int64, error)
 }
+
+// Configurer changes settings of a destination that is in use, by the system's own names.
+type Configurer interface {
+	Configure(ctx context.Context, destination string, settings map[string]string) error
+}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,8 +42,9 @@ type Cluster struct {
 	wg       sync.WaitGroup // requests that are still under way
 	operator operator
 
-	mu   sync.Mutex
-	cuts map[*isolation]struct{}
+	mu        sync.Mutex
+	cuts      map[*isolation]struct{}
+	compacted map[string]bool // topics whose records may be replaced: their offsets have holes
 }
 
 // System returns "kafka".
@@ -196,6 +198,14 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 		case err != nil:
 			return fmt.Errorf("%w: %s", err, deref(r.ErrorMessage))
 		}
+	}
+	if strings.Contains(d.Settings["cleanup.policy"], "compact") {
+		c.mu.Lock()
+		if c.compacted == nil {
+			c.compacted = map[string]bool{}
+		}
+		c.compacted[d.Name] = true
+		c.mu.Unlock()
 	}
 	err = c.await(ctx, "every node knows it in sync", func(ctx context.Context) error {
 		return c.inSync(ctx, d.Name, t.ReplicaAssignment)

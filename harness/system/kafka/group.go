@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -20,6 +22,7 @@ var (
 	_ system.PartitionAdder = (*Cluster)(nil)
 	_ system.RecordDeleter  = (*Cluster)(nil)
 	_ system.StartPositions = (*Cluster)(nil)
+	_ system.Configurer     = (*Cluster)(nil)
 )
 
 // operator is the client of admin calls that go to whichever node is in charge: a group's coordinator, a partition's leader.
@@ -247,5 +250,25 @@ func (c *Cluster) DeleteRecords(ctx context.Context, destination string, before 
 			return err
 		}
 		return deleted.Error()
+	})
+}
+
+// Configure sets topic settings; the others stay as they are. The brokers follow within moments.
+func (c *Cluster) Configure(ctx context.Context, destination string, settings map[string]string) error {
+	return c.operate(ctx, "configure "+destination, func(ctx context.Context, admin *kadm.Client) error {
+		var changes []kadm.AlterConfig
+		for _, name := range slices.Sorted(maps.Keys(settings)) {
+			changes = append(changes, kadm.AlterConfig{Op: kadm.SetConfig, Name: name, Value: kadm.StringPtr(settings[name])})
+		}
+		altered, err := admin.AlterTopicConfigs(ctx, changes, destination)
+		if err != nil {
+			return err
+		}
+		for _, a := range altered {
+			if a.Err != nil {
+				return fmt.Errorf("%w: %s", a.Err, a.ErrMessage)
+			}
+		}
+		return nil
 	})
 }

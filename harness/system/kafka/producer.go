@@ -25,6 +25,7 @@ func (Clients) OpenProducer(_ context.Context, c system.ClientConfig) (system.Pr
 		retries     = s.number("retries", -1, -1)
 		batch       = s.number("batch.max.bytes", 1000012, 1024)
 		buffered    = s.number("max.buffered", 10000, 1)
+		age         = s.millis("timestamp.age.ms", 0, 0)
 		compression = s.choice("compression", "none", "none", "gzip", "snappy", "lz4", "zstd")
 	)
 	if idempotent && acks != "all" && acks != "-1" {
@@ -70,7 +71,7 @@ func (Clients) OpenProducer(_ context.Context, c system.ClientConfig) (system.Pr
 		return nil, fmt.Errorf("open producer %s: %w: %w", c.ClientID, err, system.ErrUsage)
 	}
 	return &producer{
-		client: client, unconfirmed: acks == "0", room: make(chan struct{}, buffered),
+		client: client, unconfirmed: acks == "0", room: make(chan struct{}, buffered), age: age,
 		sending: sending{idempotent: idempotent, inFlight: inFlight, retries: retries},
 	}, nil
 }
@@ -80,6 +81,7 @@ type producer struct {
 	sending     sending
 	unconfirmed bool          // acks=0: the broker answers nothing
 	room        chan struct{} // one token for each record in the client
+	age         time.Duration // > 0: records say that they are so old
 }
 
 // Send hands the message to the client. ctx bounds the waiting for room only: a record that was taken stays taken.
@@ -91,6 +93,9 @@ func (p *producer) Send(ctx context.Context, m system.Message, done func(system.
 		return
 	}
 	r := &kgo.Record{Key: m.Key, Value: m.Payload, Partition: m.Partition}
+	if p.age > 0 {
+		r.Timestamp = time.Now().Add(-p.age)
+	}
 	p.client.Produce(context.WithoutCancel(ctx), r, func(r *kgo.Record, err error) {
 		<-p.room
 		done(p.receipt(r, err))

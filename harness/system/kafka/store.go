@@ -73,15 +73,20 @@ func (c *Cluster) leaders(ctx context.Context, topic string) ([]*Node, error) {
 // ReadStore reads every partition from its log start to its end, first raw (read_uncommitted) and then committed
 // (read_committed), over the DIRECT listeners. Control records are no records; in the raw view they are taken off the
 // count that the offsets promise, so that Count is what a complete read has. The committed view has no such count: how
-// many records were aborted is not known beforehand.
+// many records were aborted is not known beforehand. Nor has a topic that was made to be compacted.
 func (c *Cluster) ReadStore(ctx context.Context, destination string, d uint16, tag uint32, sink func(ledger.Event)) error {
 	leaders, err := c.leaders(ctx, destination)
 	if err != nil {
 		return fmt.Errorf("read store of %s: %w", destination, err)
 	}
+	c.mu.Lock()
+	compacted := c.compacted[destination]
+	c.mu.Unlock()
 	for p, leader := range leaders {
 		for _, view := range []ledger.View{ledger.ViewRaw, ledger.ViewCommitted} {
-			r := partitionRead{leader: leader, topic: destination, partition: int32(p), d: d, tag: tag, view: view, sink: sink}
+			r := partitionRead{
+				leader: leader, topic: destination, partition: int32(p), d: d, tag: tag, view: view, sink: sink, compacted: compacted,
+			}
 			if err := r.run(ctx, c.DirectEndpoints()); err != nil {
 				return fmt.Errorf("read store of %s-%d: %w", destination, p, err)
 			}
@@ -98,6 +103,7 @@ type partitionRead struct {
 	tag       uint32
 	view      ledger.View
 	sink      func(ledger.Event)
+	compacted bool
 }
 
 func (r *partitionRead) offset(ctx context.Context, which int64) (int64, error) {
@@ -126,7 +132,7 @@ func (r *partitionRead) run(ctx context.Context, seeds []string) error {
 		return fmt.Errorf("find log start again: %w", err)
 	}
 	count := int64(-1)
-	if r.view == ledger.ViewRaw && lowAfter == low {
+	if r.view == ledger.ViewRaw && lowAfter == low && !r.compacted {
 		count = end - low - controls
 	}
 	r.sink(ledger.Event{

@@ -102,8 +102,9 @@ func differences(guarded, control harness.Arm, named string) []string {
 	slices.Sort(keys)
 	var unnamed []string
 	for _, k := range slices.Compact(keys) {
-		name := k[strings.LastIndexByte(k, ' ')+1:]
-		if a[k] != b[k] && !strings.Contains(named, name+"="+b[k]) {
+		name := strings.TrimPrefix(k[strings.LastIndexByte(k, ' ')+1:], "feature.")
+		_, set := b[k]
+		if a[k] != b[k] && !strings.Contains(named, name+"="+b[k]) && (set || !strings.Contains(named, name+" unset")) {
 			unnamed = append(unnamed, k+"="+b[k])
 		}
 	}

@@ -16,6 +16,9 @@ import (
 // pages back after 30 s (vm.dirty_expire_centisecs), and what it has written back is rightly durable.
 const MaxLoad = 25 * time.Second
 
+// cutCeiling bounds the cut and what comes after it, with much to copy on a busy machine.
+const cutCeiling = time.Minute
+
 // Power acts on all processes that write to the disks whose power is cut.
 type Power struct {
 	// Freeze stops them, so that nothing is confirmed from memory once the disks are gone. Kill ends them, frozen or not.
@@ -43,8 +46,8 @@ type DiskOutage struct {
 }
 
 // Cut cuts the power of all named disks at once: what was not fsynced is gone when it returns, the processes have ended,
-// and the disks are mounted again from a fresh copy, ready for a start. After an error the processes have ended if they
-// were frozen; it wraps ErrDisk where a disk does not come back.
+// and the disks are mounted again from a fresh copy, ready for a start. Once the processes are frozen it runs to its end
+// whatever becomes of ctx, and they have ended also after an error; that wraps ErrDisk where a disk does not come back.
 func (r *Rack) Cut(ctx context.Context, names []string, p Power) (Outage, error) {
 	o, err := r.cut(ctx, names, p)
 	if err != nil {
@@ -63,12 +66,15 @@ func (r *Rack) cut(ctx context.Context, names []string, p Power) (o Outage, err 
 		return o, err
 	}
 	began := time.Now()
-	if err := p.Freeze(ctx); err != nil {
-		return o, errors.Join(err, p.Kill(context.WithoutCancel(ctx)))
+	err = p.Freeze(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutCeiling)
+	defer cancel()
+	if err != nil {
+		return o, errors.Join(err, p.Kill(ctx))
 	}
 	o.SinceSync = r.sinceSync()
 	facts, err := r.perl(ctx, append([]string{"cut"}, dirs...)...)
-	if err = errors.Join(err, p.Kill(context.WithoutCancel(ctx))); err != nil {
+	if err = errors.Join(err, p.Kill(ctx)); err != nil {
 		return o, err
 	}
 	o.Took = time.Since(began)
@@ -85,10 +91,7 @@ func (r *Rack) cut(ctx context.Context, names []string, p Power) (o Outage, err 
 	if err := r.Probe(ctx, names...); err != nil {
 		return o, err
 	}
-	if err := o.read(disks, append(facts, checked...)); err != nil {
-		return o, err
-	}
-	return o, r.Sync(ctx)
+	return o, o.read(disks, append(facts, checked...))
 }
 
 // replace mounts a copy of a disk's image in its place. The copy has a loop device and a superblock of its own, whoever

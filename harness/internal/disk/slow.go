@@ -54,7 +54,7 @@ func (r *Rack) Slow(ctx context.Context, name string, c *container.Container, ra
 	}
 	s := &Slowed{rack: r, disk: d, id: c.ID, rate: rate}
 	if _, err := r.sh(ctx, blkio+`limit "$3"`, c.ID, d.dir(), strconv.FormatInt(rate, 10)); err != nil {
-		return nil, fmt.Errorf("slow disk %s: %w: %w", name, ErrUnavailable, err)
+		return nil, fmt.Errorf("slow disk %s: %w", name, unavailable(ctx, err))
 	}
 	if err := s.measure(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("slow disk %s: %w", name, err), s.Heal(context.WithoutCancel(ctx)))

@@ -17,11 +17,11 @@ type Mutation struct {
 }
 
 // Mutations returns all planted corruptions.
-func Mutations() []Mutation { return slices.Clone(mutations) }
+func Mutations() []Mutation { return slices.Concat(mutations, chainMutations) }
 
 // Lookup returns a mutation by name.
 func Lookup(name string) (Mutation, bool) {
-	for _, m := range mutations {
+	for _, m := range Mutations() {
 		if m.Name == name {
 			return m, true
 		}

@@ -48,6 +48,9 @@ func Compare(h ledger.Header, promise ledger.Promise, checks map[string]int) []s
 	if h.Promise.MaxStall != promise.MaxStall || h.Promise.MaxRTO != promise.MaxRTO {
 		out = append(out, fmt.Sprintf("the recorded promise bounds a stall by %s and the recovery by %s, this binary's by %s and %s", h.Promise.MaxStall, h.Promise.MaxRTO, promise.MaxStall, promise.MaxRTO))
 	}
+	if h.Promise.Drain != promise.Drain {
+		out = append(out, fmt.Sprintf("the recorded promise of a backlog is %+v, this binary's %+v", h.Promise.Drain, promise.Drain))
+	}
 	for _, name := range union(h.Promise.Rules, promise.Rules) {
 		if was, is := h.Promise.Rules[name], promise.Rules[name]; was != is {
 			out = append(out, fmt.Sprintf("%s is recorded as %s, in this binary as %s", name, ruleWords(was), ruleWords(is)))
@@ -115,7 +118,8 @@ type auditor struct {
 
 	times       *delayCheck // nil if the arm has no delay
 	stall       *stallCheck
-	business    *business // nil if the arm is about stores alone
+	drain       *drainCheck // nil if the promise says nothing of a backlog
+	business    *business   // nil if the arm is about stores alone
 	deliveries  *deliveries
 	handledSeen int // Handled events in the ledger
 

@@ -195,6 +195,9 @@ func (a *auditor) proofs() []Proof {
 	if len(a.header.Groups) > 0 {
 		out = append(out, a.groupEnds())
 	}
+	if a.drain != nil {
+		out = append(out, a.drain.proof())
+	}
 	return append(out, a.stepsReached(), a.workersEnded(), a.healed(), a.quiet(), a.finalRead(), a.segmentsEnded(), a.undamaged(), a.consistent(), a.allChecks())
 }
 
@@ -422,7 +425,7 @@ func (a *auditor) allChecks() Proof {
 		}
 	}
 	p := a.header.Promise
-	if len(p.Places) == 0 && len(p.Rules) == 0 && p.MaxUnavailable == 0 && p.MaxStall == 0 && p.MaxRTO == 0 {
+	if len(p.Places) == 0 && len(p.Rules) == 0 && p.MaxUnavailable == 0 && p.MaxStall == 0 && p.MaxRTO == 0 && p.Drain == (ledger.Drain{}) {
 		faults = append(faults, "the promise names nothing to judge")
 	}
 	for _, place := range p.Places {

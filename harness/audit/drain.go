@@ -1,0 +1,198 @@
+package audit
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"conform/harness/ledger"
+)
+
+func init() {
+	register(check{name: "drain", version: 1, reports: []string{Stall}, start: func(a *auditor) any {
+		if a.header.Promise.Drain == (ledger.Drain{}) {
+			return nil
+		}
+		a.drain = &drainCheck{a: a}
+		return a.drain
+	}})
+}
+
+const (
+	// drainPart is the part of the way whose speed predicts the rest.
+	drainPart = 5
+	// drainPatience is how long the first part may take before it is judged by what it has come to.
+	drainPatience = 10 * time.Second
+	// drainRest is how few messages are no backlog any more: those that are just under way.
+	drainRest = 3
+	// drainMargin is by how much a capacity must be above the incoming to be told from it by counting.
+	drainMargin = 1.05
+)
+
+// drainCheck measures how a backlog drains: in each partition, capacity and incoming in the first fifth of the way, what they
+// predict for the rest, and what the rest took. A message is in the backlog from its confirm to the first end of the work on
+// it. A capacity that is not above the incoming never drains, which is a stall and said at once; so is a rest that takes
+// longer or shorter than predicted.
+type drainCheck struct {
+	a       *auditor
+	since   int64
+	parts   map[partitionKey]*drainPartition
+	missing []string // why it is not known
+	words   []string
+}
+
+// drainPartition has the times, in order, of what came in and of what was handled.
+type drainPartition struct {
+	in, out []int64
+}
+
+func (c *drainCheck) conclude() error {
+	c.since, c.parts = 0, map[partitionKey]*drainPartition{}
+	done := map[ledger.MessageID]bool{}
+	_, err := scan(c.a.open, func(_ *segment, e *ledger.Event) {
+		switch {
+		case e.Kind == ledger.Step:
+			if e.Text == c.a.header.Promise.Drain.Since && e.Outcome == ledger.OK {
+				c.since = e.At
+			}
+		case e.Outcome != ledger.OK || e.Pos.Offset < 0:
+		case e.Kind == ledger.Complete:
+			c.part(e.Pos).in = append(c.part(e.Pos).in, e.At)
+		case !done[e.ID()]: // segments of several consumers come in any order: an early second end is as good
+			done[e.ID()] = true
+			c.part(e.Pos).out = append(c.part(e.Pos).out, e.At)
+		}
+	}, ledger.Step, ledger.Complete, ledger.Handled)
+	if err != nil {
+		return err
+	}
+	if c.since == 0 {
+		c.missing = append(c.missing, fmt.Sprintf("step %q was not reached", c.a.header.Promise.Drain.Since))
+		return nil
+	}
+	c.judge()
+	return nil
+}
+
+func (c *drainCheck) part(p ledger.Position) *drainPartition {
+	key := partitionKey{p.Destination, p.Partition}
+	if c.parts[key] == nil {
+		c.parts[key] = &drainPartition{}
+	}
+	return c.parts[key]
+}
+
+func (c *drainCheck) judge() {
+	d := c.a.header.Promise.Drain
+	keys := slices.SortedFunc(maps.Keys(c.parts), func(a, b partitionKey) int { return int(a.number) - int(b.number) })
+	var off []float64
+	never := 0
+	for _, key := range keys {
+		p := c.parts[key]
+		slices.Sort(p.in)
+		slices.Sort(p.out)
+		m := p.measure(c.since)
+		c.words = append(c.words, fmt.Sprintf("partition %d: %s", key.number, m.words()))
+		switch {
+		case m.backlog < d.Least:
+			c.missing = append(c.missing, fmt.Sprintf("only %d waited in partition %d", m.backlog, key.number))
+		case m.never():
+			never++
+		default:
+			off = append(off, math.Abs(m.off()))
+		}
+	}
+	if len(keys) == 0 {
+		c.missing = append(c.missing, "nothing was sent")
+	}
+	if len(c.missing) > 0 {
+		return
+	}
+	slices.Sort(off)
+	key := findingKey{anomaly: Stall}
+	story := func() string { return strings.Join(c.words, "; ") }
+	switch {
+	case never > 0:
+		c.a.findings.add(key, ledger.MessageID{}, "", story)
+	case off[len(off)/2] > d.Tolerance:
+		c.a.findings.add(key, ledger.MessageID{}, "", story)
+	}
+}
+
+// waiting is the backlog at a time.
+func (p *drainPartition) waiting(at int64) int { return upTo(p.in, at) - upTo(p.out, at) }
+
+func upTo(times []int64, at int64) int {
+	n, _ := slices.BinarySearch(times, at+1)
+	return n
+}
+
+// drained is how one partition drained.
+type drained struct {
+	backlog            int
+	oldest             time.Duration // how long the oldest had waited when it began
+	incoming, capacity float64       // per second, in the first part
+	left               int           // after the first part
+	rest               time.Duration // what it took from there; 0 = it was never drained
+}
+
+func (p *drainPartition) measure(from int64) drained {
+	m := drained{backlog: p.waiting(from)}
+	if handled := upTo(p.out, from); handled < len(p.in) {
+		m.oldest = max(0, time.Duration(from-p.in[handled]))
+	}
+	first := from + int64(drainPatience)
+	end := int64(0)
+	for _, at := range p.out[upTo(p.out, from):] {
+		left := p.waiting(at)
+		if at < first && left <= m.backlog-m.backlog/drainPart {
+			first = at
+		}
+		if at > first && left <= drainRest {
+			end = at
+			break
+		}
+	}
+	span := time.Duration(first - from).Seconds()
+	m.incoming = float64(upTo(p.in, first)-upTo(p.in, from)) / span
+	m.capacity = float64(upTo(p.out, first)-upTo(p.out, from)) / span
+	m.left = p.waiting(first)
+	if end > 0 {
+		m.rest = time.Duration(end - first)
+	}
+	return m
+}
+
+func (m drained) never() bool { return m.capacity <= drainMargin*m.incoming }
+
+func (m drained) predicted() time.Duration {
+	return time.Duration(float64(m.left-drainRest) / (m.capacity - m.incoming) * float64(time.Second))
+}
+
+// off is by which part of the prediction the rest took longer. A rest without an end is off by all.
+func (m drained) off() float64 {
+	if m.rest == 0 {
+		return math.Inf(1)
+	}
+	return float64(m.rest)/float64(m.predicted()) - 1
+}
+
+func (m drained) words() string {
+	w := fmt.Sprintf("backlog %d, the oldest %s old, incoming %.1f/s, capacity %.1f/s", m.backlog, short(int64(m.oldest)), m.incoming, m.capacity)
+	switch {
+	case m.never():
+		return w + ": never drains"
+	case m.rest == 0:
+		return w + fmt.Sprintf(": the rest of %d predicted to take %s, and not drained", m.left, short(int64(m.predicted())))
+	default:
+		return w + fmt.Sprintf(": the rest of %d predicted to take %s, took %s (%+.0f %%)", m.left, short(int64(m.predicted())), short(int64(m.rest)), 100*m.off())
+	}
+}
+
+// proof says what was measured.
+func (c *drainCheck) proof() Proof {
+	return proof("drain", fmt.Sprintf("a backlog of %d in each partition, measured", c.a.header.Promise.Drain.Least), c.missing, strings.Join(c.words, "; "))
+}

@@ -1,0 +1,87 @@
+package audit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"conform/harness/ledger"
+	"conform/harness/ledger/mutate"
+)
+
+// A hundred messages a second for six seconds, in one partition, with a consumer from the first second on.
+func TestDrain(t *testing.T) {
+	const second = 1000 * ms
+	const sends = 600
+	var store strings.Builder
+	for i := range sends {
+		fmt.Fprint(&store, i, " ")
+	}
+	for _, tc := range []struct {
+		name  string
+		every func(at int64) int64 // from one handled to the next
+		least int
+		want  string // of the proof or the finding
+		arm   ArmResult
+	}{
+		{"drains as predicted", func(int64) int64 { return 5 * ms }, 50, "took", Held},
+		{"slower than what comes in", func(int64) int64 { return 20 * ms }, 50, "never drains", Broke},
+		{"as fast as what comes in", func(int64) int64 { return 10 * ms }, 50, "never drains", Broke},
+		{"slows down on the way", func(at int64) int64 {
+			if at > 2*second {
+				return 9 * ms
+			}
+			return 6 * ms
+		}, 50, "%)", Broke},
+		{"stops on the way", func(at int64) int64 {
+			if at > 2*second {
+				return 100 * second
+			}
+			return 6 * ms
+		}, 50, "not drained", Broke},
+		{"too little to measure", func(int64) int64 { return 5 * ms }, 500, "only 100 waited", ArmInconclusive},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			x := history{
+				send: strings.Repeat("ok ", sends), store: store.String(),
+				header: func(h *ledger.Header) {
+					h.Promise.Drain = ledger.Drain{Since: "back", Least: tc.least, Tolerance: 0.2}
+				},
+			}
+			h, js := x.build(t)
+			consumer := mutate.Journal{Segment: ledger.Segment{Name: "consumer-1", Role: "consumer", Worker: "consumer-1"}}
+			at := second + 7*ms
+			for seq := range int64(sends) {
+				at = max(at+tc.every(at), (seq+1)*10*ms+8*ms)
+				if at > 7*second {
+					break
+				}
+				consumer.Events = append(consumer.Events, ledger.Event{
+					Kind: ledger.Handled, Consumer: 1, Stream: 1, Seq: uint64(seq), Outcome: ledger.OK, At: at, Pos: ledger.Position{Offset: seq}, Text: "applied",
+				})
+			}
+			consumer.Events = append(consumer.Events, ledger.Event{Kind: ledger.SegmentEnd})
+			js = append(js, consumer)
+			js[engine].Events = slices.Insert(js[engine].Events, len(js[engine].Events)-1,
+				ledger.Event{Kind: ledger.Step, Text: "back", At: second + 7*ms, Outcome: ledger.OK},
+				ledger.Event{Kind: ledger.WorkerEnd, Text: "consumer-1", Detail: "exited", Outcome: ledger.OK, At: 8 * second})
+			v, err := Audit(h, opener(t, js))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, p := range v.Proofs {
+				if p.Name == "drain" {
+					got += p.Got
+				}
+			}
+			if v.Arm != tc.arm || !strings.Contains(got, tc.want) {
+				t.Errorf("%v, %q, %q: want %v and %q", v.Arm, got, v.Reasons, tc.arm, tc.want)
+			}
+			if stalls := strings.Contains(summary(v), Stall); stalls != (tc.arm == Broke) {
+				t.Errorf("found %s", summary(v))
+			}
+		})
+	}
+}

@@ -1,7 +1,6 @@
 package suites
 
 import (
-	"maps"
 	"time"
 
 	"conform/harness"
@@ -34,13 +33,6 @@ func onDisks(elr string) map[string]string {
 // durable without any fsync of the broker's. The fault's own evidence checks the sum of the steps.
 const beforePowerCut = 20 * time.Second
 
-// with returns the settings with one more.
-func with(m map[string]string, name, value string) map[string]string {
-	all := maps.Clone(m)
-	all[name] = value
-	return all
-}
-
 // on puts arms on clusters with these node settings.
 func on(node map[string]string, arms ...harness.Arm) []harness.Arm {
 	for i := range arms {
@@ -68,7 +60,7 @@ func powerCutAll() harness.Scenario {
 		},
 		Targets: map[string]plan.Role{"all": plan.All},
 		Arms: on(onDisks("1"),
-			guardedArm(ledger.During{Silent: 1}, safe, with(minInSync2, "flush.messages", "1")),
+			guardedArm(ledger.During{Silent: 1}, safe, map[string]string{"min.insync.replicas": "2", "flush.messages": "1"}),
 			harness.Arm{
 				Name: "default-flush", Role: harness.Control, Client: safe, Destination: minInSync2,
 				Break:  &harness.Break{Knob: "flush.messages unset", Place: "store", Anomaly: "lost", Attribution: "broker"},

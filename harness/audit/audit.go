@@ -102,6 +102,7 @@ type tally struct {
 	inFlight                        []int // per injection
 	received, effects               int
 	beforeHandled, afterHandled     int
+	open                            int // sends that never completed
 }
 
 // auditor is one audit at work.
@@ -486,6 +487,7 @@ func (a *auditor) sum() {
 			n := sp.to - sp.from
 			t.Invoked += int(n)
 			open := int(n - done[i])
+			a.tally.open += open
 			for j, inj := range v.injections {
 				if sp.epoch < v.epochsBefore(inj.at) {
 					a.tally.inFlight[j] += open

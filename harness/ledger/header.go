@@ -142,6 +142,19 @@ type Promise struct {
 	MaxStall time.Duration `json:",omitempty"`
 	// MaxRTO, if > 0, bounds the time from the last strike to the first confirm of a send made after it.
 	MaxRTO time.Duration `json:",omitempty"`
+	// Drain, if not zero, says how a backlog must drain. One that does not is a stall.
+	Drain Drain `json:",omitzero"`
+}
+
+// Drain says that a backlog drains, and how well its beginning predicts the rest.
+type Drain struct {
+	// Since names the plan step from which on the backlog is worked off while the load goes on.
+	Since string
+	// Least is how many messages must wait in each partition then for the measurement to count.
+	Least int
+	// Tolerance is by which part of the prediction the rest may take longer or shorter: 0.2. Of the partitions, the one
+	// in the middle counts.
+	Tolerance float64
 }
 
 // Expect is the one anomaly that a control arm must reproduce.

@@ -201,7 +201,7 @@ func (c *consuming) run(ctx context.Context) error {
 func (c *consuming) pollAhead(ctx context.Context) {
 	defer c.fetches.Done()
 	for ctx.Err() == nil {
-		ds, err := c.poll(ctx)
+		ds, err := c.poll(ctx, pollWait)
 		if len(ds) == 0 && err == nil {
 			continue
 		}
@@ -213,8 +213,8 @@ func (c *consuming) pollAhead(ctx context.Context) {
 }
 
 // poll waits a little for deliveries, and records them.
-func (c *consuming) poll(ctx context.Context) ([]system.Delivery, error) {
-	ctx, cancel := context.WithTimeout(ctx, pollWait)
+func (c *consuming) poll(ctx context.Context, wait time.Duration) ([]system.Delivery, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	ds, err := c.client.Poll(ctx)
 	cancel()
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -269,24 +269,28 @@ func (c *consuming) Fetch(ctx context.Context) ([]chain.Delivery, error) {
 	}
 	c.commitSettled(ctx)
 	c.mu.Lock()
-	ds := c.ours(c.released)
-	c.released = nil
+	wait := pollWait
+	if len(c.released) > 0 {
+		wait = time.Millisecond
+	}
 	c.mu.Unlock()
+	// Whatever was released, the client is polled: only then a rebalance can go on that it holds up.
+	var ds []system.Delivery
 	var err error
-	if len(ds) == 0 {
-		if c.ahead == nil {
-			ds, err = c.poll(ctx)
-		} else {
-			select {
-			case f := <-c.ahead:
-				ds, err = f.ds, f.err
-			case <-time.After(pollWait):
-			case <-ctx.Done():
-			}
+	if c.ahead == nil {
+		ds, err = c.poll(ctx, wait)
+	} else {
+		select {
+		case f := <-c.ahead:
+			ds, err = f.ds, f.err
+		case <-time.After(wait):
+		case <-ctx.Done():
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	ds = append(c.ours(c.released), ds...)
+	c.released = nil
 	if errors.Is(err, kafka.ErrNoPosition) {
 		c.missing = err
 		c.stop()

@@ -65,7 +65,7 @@ const (
 )
 
 // The load of kafka-consume is small: what counts is the window, and every delivery has a transaction and a commit of its own.
-var consumeLoad = harness.Load{Rate: 50, Keys: 32, Partitions: 1, Tail: time.Second}
+var consumeLoad = harness.Load{Rate: 30, Keys: 32, Partitions: 1, Tail: time.Second}
 
 // member are the client settings of a consumer under each protocol. Under KIP-848, session and heartbeat are the broker's.
 var member = map[string]map[string]string{
@@ -334,7 +334,7 @@ func rebalanceMidBatch() harness.Scenario {
 		return func(params map[string]string) []harness.Process {
 			params[paramRevoke] = "commit"
 			first := consumer("consumer-1", protocol, params, nil)
-			first.HoldAt, first.HoldNth = chain.BeforeSettle, consumed/2
+			first.HoldAt, first.HoldNth = chain.BeforeSettle, struckAt
 			third := consumer("consumer-3", protocol, params, nil)
 			third.Manual = true
 			return []harness.Process{first, consumer("consumer-2", protocol, params, nil), third}

@@ -55,13 +55,15 @@ type eventStream struct {
 
 // business is what is known of business events, if the arm has a chain.
 type business struct {
-	streams map[uint32]*eventStream
-	last    *eventStream
-	acts    map[uint64]uint64   // an event that is another's act again -> that one
-	byAct   map[uint64][]uint64 // siblings, once it was asked for
-	states  []map[uint32]stateRow
-	rows    map[string]int64 // table -> rows read
-	effects []ledger.EffectTable
+	streams     map[uint32]*eventStream
+	last        *eventStream
+	acts        map[uint64]uint64   // an event that is another's act again -> that one
+	byAct       map[uint64][]uint64 // siblings, once it was asked for
+	behind      []state             // once it was asked for
+	behindKnown bool
+	states      []map[uint32]stateRow
+	rows        map[string]int64 // table -> rows read
+	effects     []ledger.EffectTable
 	// The table of the last row, so that it need not be searched for.
 	lastText  string
 	lastTable int

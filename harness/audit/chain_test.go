@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -204,6 +205,84 @@ func TestChainEvidence(t *testing.T) {
 			v := x.audit(t)
 			if v.Arm == Held || !strings.Contains(strings.Join(v.Reasons, "\n"), test.reason) {
 				t.Errorf("%s %q %q", v.Arm, summary(v), v.Reasons)
+			}
+		})
+	}
+}
+
+// tell prints a story as "+1.5ms place: text" lines.
+func (x chain) tell(t testing.TB, id ledger.MessageID) (string, string) {
+	t.Helper()
+	h, js := x.build(t)
+	s, err := Tell(h, opener(t, js), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, l := range s.Lines {
+		fmt.Fprintf(&b, "+%s %s: %s\n", l.Since, l.Place, l.Text)
+	}
+	return s.Title, b.String()
+}
+
+func TestStoryOfAnOrder(t *testing.T) {
+	x := chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0 a. b+ b<0 b=0 b<1 b=1 b>2", effects: "0 0 1", end: 2}
+	const wantTitle = "order 1/0: duplicate-effect"
+	const want = `+0s committed: orders-1 was about to commit it
++2ms committed: orders-1: order 1/0, key-00000000, version 1, committed
++20ms sent: relay-1 was about to hand it to its client: message 0 of stream 2, key-00000000 for t partition 0
++21ms sent: handed to the client of relay-1
++23ms confirmed: confirmed by the broker, as partition 0 offset 0 (2ms after it was sent)
++42ms delivered: delivered to consumer-a, from partition 0 offset 0
++43ms applied: consumer-a ended its work on it: applied
++44ms fault: consumer-a: killed at crash point after-business-commit
++46ms delivered: delivered again to consumer-b, from partition 0 offset 0
++47ms applied: consumer-b ended its work on it: applied
++50ms settled: consumer-b settled it: committed position 2, ok
++60ms stored: the final read found it in the raw view: partition 0 offset 0
++60ms stored: the final read found it in the committed view: partition 0 offset 0
++60ms committed: the final read found its outbox row: published
++60ms applied: the final read found its effect in notifications
++60ms applied: the final read found its effect in notifications
++60ms verdict: duplicate-effect: it was applied twice
+`
+	// By the order's id, and by that of the message that carried it.
+	for _, id := range []ledger.MessageID{{Stream: 1, Seq: 0}, {Stream: 2, Seq: 0}} {
+		title, got := x.tell(t, id)
+		if title != wantTitle || got != want {
+			t.Errorf("%s\n%s\nwant %s\n%s", title, got, wantTitle, want)
+		}
+	}
+	v := x.audit(t)
+	if len(v.Stories) != 1 || v.Stories[0].ID != (ledger.MessageID{Stream: 1, Seq: 0}) || v.Findings[0].Window == "" {
+		t.Errorf("stories %+v of %+v", v.Stories, v.Findings)
+	}
+}
+
+func TestStoriesOfChains(t *testing.T) {
+	tests := []struct {
+		name string
+		x    chain
+		id   ledger.MessageID
+		want []string
+	}{
+		{"once", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0 a<1 a=1 a>2", effects: "0 1", end: 2}, identity(orderID(1)), []string{"order 1/1: applied once", "committed position 2, ok"}},
+		{"settled first", chain{orders: two, publish: "0 1", consume: "a+ a<0 a>1 a. b+ b<1 b=1 b>2", effects: "1", end: 2}, identity(orderID(0)), []string{"missing-effect/settled-early", "before its work had ended", "killed at crash point"}},
+		{"settled first, and not recorded", chain{orders: two, publish: "0 1", consume: "a+ a<0 a. b+ b<1 b=1 b>2", effects: "1", end: 2}, identity(orderID(0)), []string{"missing-effect/settled-early"}},
+		{"skipped", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0f a<1 a=1 a>2", effects: "1", end: 2}, ledger.MessageID{Stream: 2, Seq: 0}, []string{"order 1/0: missing-effect/skipped", "which failed"}},
+		{"never published", chain{orders: two, publish: "1", consume: "a+ a<0 a=0 a>1", effects: "1", end: 1}, identity(orderID(0)), []string{"missing-effect/never-published", "its outbox row: published"}},
+		{"rolled back", chain{orders: "fail ok", publish: "0 1", consume: "a+ a<0 a=0 a<1 a=1 a>2", effects: "0 1", end: 2}, identity(orderID(0)), []string{"phantom-effect", "rolled back"}},
+		{"in doubt", chain{orders: "ok info", publish: "0", consume: "a+ a<0 a=0 a>1", effects: "0", end: 1}, identity(orderID(1)), []string{"not committed", "not answered"}},
+		{"asked for twice", chain{orders: "ok ok ok", resent: "2>0", publish: "0 1 2", consume: "a+ a<0 a=0 a<1 a=1 a<2 a=2 a>3", effects: "0 1 2", end: 3}, identity(orderID(0)), []string{"order 1/0: duplicate-effect", "as event 1/2: orders-1 asked for the business act of event 1/0 again", "as event 1/2: delivered again to consumer-a"}},
+		{"dead letter", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0p a<1 a=1 a>2", effects: "1", letters: "0", end: 2}, identity(orderID(0)), []string{"dead-lettered", "parked"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			title, text := test.x.tell(t, test.id)
+			for _, part := range test.want {
+				if !strings.Contains(title+"\n"+text, part) {
+					t.Errorf("%q is not in\n%s\n%s", part, title, text)
+				}
 			}
 		})
 	}

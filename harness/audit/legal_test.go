@@ -28,7 +28,7 @@ func legal(r *rand.Rand, s shape) (ledger.Header, []journal) {
 	h.Seed = r.Uint64()
 	h.Destinations[0].Partitions = 1 + r.IntN(3)
 	h.Workload.Keys = uint32(1 + r.IntN(12))
-	h.Promise.MaxUnavailable = 10 * time.Second
+	h.Promise.MaxUnavailable, h.Promise.MaxRTO = 10*time.Second, time.Hour
 	h.Evidence = ledger.Evidence{Bites: []string{"cut"}, Ends: []string{"producer-1"}}
 	if s.expired {
 		h.Promise.Rules = map[string]ledger.Rule{"lost/expired": {Allowed: true}}

@@ -81,12 +81,13 @@ func (c *missingCheck) conclude() error {
 			}
 		}
 	})
-	err := a.walkStates(func(event uint64, f *facts, x state) {
-		if !x.newer && lacks(event, f, x.table) && *f&applied == 0 {
+	behind, err := a.behind()
+	for _, x := range behind {
+		if f := a.business.of(x.event); lacks(x.event, f, x.table) && *f&applied == 0 {
 			*f |= missing
 			found = true
 		}
-	})
+	}
 	if err != nil || !found {
 		return err
 	}

@@ -25,22 +25,19 @@ func (c *staleCheck) conclude() error {
 		table int
 		key   uint32
 	}
-	type pair struct {
-		state
-		event uint64 // the newest one that was applied
+	stale := map[place]state{} // the newest one that was applied
+	behind, err := c.a.behind()
+	if err != nil {
+		return err
 	}
-	stale := map[place]pair{}
-	err := c.a.walkStates(func(event uint64, f *facts, x state) {
-		if !x.there || x.newer || *f&applied == 0 {
-			return
+	for _, x := range behind {
+		if !x.there || *c.a.business.of(x.event)&applied == 0 {
+			continue
 		}
 		at := place{x.table, x.key}
 		if old, ok := stale[at]; !ok || x.version > old.version {
-			stale[at] = pair{x, event}
+			stale[at] = x
 		}
-	})
-	if err != nil {
-		return err
 	}
 	places := slices.SortedFunc(maps.Keys(stale), func(a, b place) int {
 		return cmp.Or(cmp.Compare(a.table, b.table), cmp.Compare(a.key, b.key))

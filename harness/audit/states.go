@@ -4,18 +4,22 @@ import "conform/harness/ledger"
 
 // state is what an event makes of a key, and what stands there at the end.
 type state struct {
+	event   uint64
 	table   int
 	key     uint32
 	version int64
 	row     stateRow
 	there   bool
-	newer   bool // or the same
 }
 
-// walkStates visits each event that happened, for each table of states, with the row of its key and
-// whether that makes a newer or the same state. Where no database numbers the states, only those of one
-// writer can be compared: of another's row it is unknown, which counts as newer.
-func (a *auditor) walkStates(visit func(event uint64, f *facts, x state)) error {
+// behind returns what each event that happened makes of its key, for each table of states that holds
+// nothing, or an older state, of that key. Where no database numbers the states, only those of one writer
+// can be compared: of another's row it is unknown, which counts as newer.
+func (a *auditor) behind() ([]state, error) {
+	if a.business.behindKnown {
+		return a.business.behind, nil
+	}
+	var out []state
 	look := func(event uint64, f *facts, key uint32, version int64, comparable func(other uint64) bool) {
 		if !a.committed(*f) {
 			return
@@ -25,15 +29,21 @@ func (a *auditor) walkStates(visit func(event uint64, f *facts, x state)) error 
 				continue
 			}
 			row, there := a.business.states[i][key]
-			visit(event, f, state{table: i, key: key, version: version, row: row, there: there, newer: there && (row.version >= version || !comparable(row.event))})
+			if !there || row.version < version && comparable(row.event) {
+				out = append(out, state{event: event, table: i, key: key, version: version, row: row, there: there})
+			}
 		}
 	}
 	states := false
 	for _, t := range a.business.effects {
 		states = states || t.State
 	}
+	done := func(err error) ([]state, error) {
+		a.business.behind, a.business.behindKnown = out, err == nil
+		return out, err
+	}
 	if !states {
-		return nil
+		return done(nil)
 	}
 	if a.header.Chain.Ordered {
 		_, err := scan(a.open, func(_ *segment, e *ledger.Event) {
@@ -46,7 +56,7 @@ func (a *auditor) walkStates(visit func(event uint64, f *facts, x state)) error 
 			}
 			look(e.EventID, a.business.of(e.EventID), e.Key, version, func(uint64) bool { return true })
 		}, ledger.Ordered)
-		return err
+		return done(err)
 	}
 	a.business.walk(func(event uint64, f *facts) {
 		stream, _ := ledger.SplitEventID(event)
@@ -56,5 +66,5 @@ func (a *auditor) walkStates(visit func(event uint64, f *facts, x state)) error 
 			return s == stream
 		})
 	})
-	return nil
+	return done(nil)
 }

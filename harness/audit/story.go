@@ -16,8 +16,12 @@ import (
 func tellSamples(h ledger.Header, open Open, v *survey, verdict *Verdict) error {
 	var ids []ledger.MessageID
 	seen := map[ledger.MessageID]bool{}
+	events := map[ledger.MessageID]bool{}
 	for _, f := range verdict.Findings {
 		for _, id := range f.Sample {
+			if isOfEvents(f) {
+				events[id] = true
+			}
 			if !seen[id] {
 				seen[id] = true
 				ids = append(ids, id)
@@ -27,11 +31,14 @@ func tellSamples(h ledger.Header, open Open, v *survey, verdict *Verdict) error 
 	if len(ids) == 0 {
 		return nil
 	}
-	stories, err := tell(h, open, v, ids)
+	stories, err := tell(h, open, v, ids, events)
 	if err != nil {
 		return err
 	}
 	verdict.Stories = stories
+	for i := range verdict.Findings {
+		dateByStories(v, &verdict.Findings[i], stories)
+	}
 	verdict.StoryOf, verdict.Story = &stories[0].ID, &stories[0]
 	return nil
 }
@@ -39,14 +46,14 @@ func tellSamples(h ledger.Header, open Open, v *survey, verdict *Verdict) error 
 // around is how far from a message's own events a strike or heal still belongs to its story.
 const around = 30 * time.Second
 
-// Tell returns the whole story of one message, with the injections and heals around it and what
+// Tell returns the whole story of one message, or of one order, with the injections and heals around it and what
 // stands at its position now. The error is about us, as Audit's.
 func Tell(h ledger.Header, open Open, id ledger.MessageID) (Story, error) {
 	v, err := takeSurvey(open)
 	if err != nil {
 		return Story{}, fmt.Errorf("tell the story of %s in %s: %w", id, armName(h), err)
 	}
-	stories, err := tell(h, open, v, []ledger.MessageID{id})
+	stories, err := tell(h, open, v, []ledger.MessageID{id}, nil)
 	if err != nil {
 		return Story{}, err
 	}
@@ -54,21 +61,61 @@ func Tell(h ledger.Header, open Open, id ledger.MessageID) (Story, error) {
 }
 
 // tell makes one pass for the stories of any number of messages, and one more if what stands at the
-// position of a lost one is to be found.
-func tell(h ledger.Header, open Open, v *survey, ids []ledger.MessageID) ([]Story, error) {
+// position of a lost one is to be found. In a chain the story of a message is that of its business event,
+// with all messages that carried it; events lists those ids that are a business event's own.
+func tell(h ledger.Header, open Open, v *survey, ids []ledger.MessageID, events map[ledger.MessageID]bool) ([]Story, error) {
 	tellers := make([]*teller, len(ids))
 	byStream := map[uint32][]*teller{} // by seq
+	byEvent := map[uint64][]*teller{}
+	carried := map[ledger.MessageID]uint64{}
+	acts := newBusiness(h)
+	if isChain(h) {
+		var err error
+		if carried, err = resolve(open, ids, events, acts); err != nil {
+			return nil, fmt.Errorf("tell stories of %s: %w", armName(h), err)
+		}
+	}
 	for i, id := range ids {
-		tellers[i] = &teller{header: h, id: id, survey: v}
-		byStream[id.Stream] = append(byStream[id.Stream], tellers[i])
+		t := &teller{header: h, id: id, survey: v}
+		tellers[i] = t
+		if isChain(h) {
+			t.chain = newChainTeller(ledger.EventOf(id, carried[id]))
+			byEvent[t.chain.event] = append(byEvent[t.chain.event], t)
+			for _, other := range acts.siblings()[acts.act(t.chain.event)] {
+				if other != t.chain.event {
+					byEvent[other] = append(byEvent[other], t)
+				}
+			}
+		}
+		if own := t.origin(); own.Stream != 0 {
+			byStream[own.Stream] = append(byStream[own.Stream], t)
+		}
 	}
 	for _, ts := range byStream {
-		slices.SortFunc(ts, func(a, b *teller) int { return cmp.Compare(a.id.Seq, b.id.Seq) })
+		slices.SortFunc(ts, func(a, b *teller) int { return cmp.Compare(a.origin().Seq, b.origin().Seq) })
 	}
 	firstSend := int64(math.MaxInt64)
+	holding := map[*segment][]*teller{} // those with a delivery that is not settled
 	_, err := scan(open, func(s *segment, e *ledger.Event) {
 		if e.Kind == ledger.Invoke {
 			firstSend = min(firstSend, e.At)
+		}
+		if e.Kind == ledger.Settled && isCommit(e) {
+			holding[s] = slices.DeleteFunc(holding[s], func(t *teller) bool { return t.committed(s, e) })
+			return
+		}
+		if e.EventID != 0 && len(byEvent) > 0 {
+			for _, t := range byEvent[e.EventID] {
+				if t.as = ""; e.EventID != t.chain.event {
+					t.as = fmt.Sprintf("as event %s: ", identity(e.EventID))
+				}
+				t.see(s, e)
+				t.as = ""
+				if e.Kind == ledger.Received && !slices.Contains(holding[s], t) {
+					holding[s] = append(holding[s], t)
+				}
+			}
+			return
 		}
 		ts := byStream[e.Stream]
 		if len(ts) == 0 {
@@ -78,9 +125,12 @@ func tell(h ledger.Header, open Open, v *survey, ids []ledger.MessageID) ([]Stor
 		if e.Kind == ledger.Invoke || e.Kind == ledger.TxnEnd {
 			to = e.To
 		}
-		i, _ := slices.BinarySearchFunc(ts, e.Seq, func(t *teller, seq uint64) int { return cmp.Compare(t.id.Seq, seq) })
-		for ; i < len(ts) && ts[i].id.Seq < to; i++ {
+		i, _ := slices.BinarySearchFunc(ts, e.Seq, func(t *teller, seq uint64) int { return cmp.Compare(t.origin().Seq, seq) })
+		for ; i < len(ts) && ts[i].origin().Seq < to; i++ {
 			ts[i].see(s, e)
+			if e.Kind == ledger.Received && !slices.Contains(holding[s], ts[i]) {
+				holding[s] = append(holding[s], ts[i])
+			}
 		}
 	})
 	byPlace := map[ledger.Position][]*teller{}
@@ -111,6 +161,14 @@ func tell(h ledger.Header, open Open, v *survey, ids []ledger.MessageID) ([]Stor
 	return stories, nil
 }
 
+// origin is the identity under which events without a business event are about the story.
+func (t *teller) origin() ledger.MessageID {
+	if t.chain != nil {
+		return identity(t.chain.event)
+	}
+	return t.id
+}
+
 // teller gathers one story.
 type teller struct {
 	header    ledger.Header
@@ -126,7 +184,9 @@ type teller struct {
 	seenAt    []ledger.Position // in any view
 	raw       []ledger.Position // where it was found in the primary view
 	occupants []occupant
-	wrong     []string // what is wrong with a stored copy
+	wrong     []string     // what is wrong with a stored copy
+	as        string       // what lines begin with: another event id of the same act
+	chain     *chainTeller // nil if the arm is about stores alone
 }
 
 // occupant is what stands at the message's position, and in which views.
@@ -136,7 +196,7 @@ type occupant struct {
 }
 
 func (t *teller) line(at int64, place, format string, args ...any) {
-	t.lines = append(t.lines, StoryLine{At: at, Place: place, Text: fmt.Sprintf(format, args...)})
+	t.lines = append(t.lines, StoryLine{At: at, Place: place, Text: t.as + fmt.Sprintf(format, args...)})
 }
 
 func (t *teller) own(at int64) {
@@ -148,6 +208,9 @@ func (t *teller) own(at int64) {
 
 // see takes an event that is about the message, or covers it.
 func (t *teller) see(s *segment, e *ledger.Event) {
+	if t.chain != nil && t.seeChain(s, e) {
+		return
+	}
 	switch e.Kind {
 	case ledger.TxnEnd:
 		t.own(e.At)
@@ -155,13 +218,13 @@ func (t *teller) see(s *segment, e *ledger.Event) {
 	case ledger.Invoke:
 		t.invoked, t.writer = true, s.title()
 		t.own(e.At)
-		key := ledger.KeyOf(t.header.Seed, t.id, t.header.Workload.Keys)
+		key := t.key()
 		to := ""
 		if len(t.header.Destinations) > 0 {
 			d := t.header.Destinations[0]
 			to = fmt.Sprintf(" for %s partition %d", d.Name, ledger.PartitionOf(key, d.Partitions))
 		}
-		t.line(e.At, "sent", "%s was about to hand it to its client: message %d of stream %d, %s%s", s.title(), t.id.Seq, t.id.Stream, ledger.KeyName(key), to)
+		t.line(e.At, "sent", "%s was about to hand it to its client: message %d of stream %d, %s%s", s.title(), t.message(e).Seq, t.message(e).Stream, ledger.KeyName(key), to)
 	case ledger.Complete:
 		t.complete(s, e)
 	case ledger.Claimed:
@@ -273,7 +336,7 @@ func short(ns int64) string {
 // defects says what is wrong with one stored copy.
 func (t *teller) defects(e *ledger.Event) string {
 	var out []string
-	key := ledger.KeyOf(t.header.Seed, t.id, t.header.Workload.Keys)
+	key := t.key()
 	if e.Key != key {
 		out = append(out, fmt.Sprintf("under %s instead of %s", ledger.KeyName(e.Key), ledger.KeyName(key)))
 	}
@@ -282,7 +345,7 @@ func (t *teller) defects(e *ledger.Event) string {
 			out = append(out, fmt.Sprintf("in the wrong partition, %d was meant", want))
 		}
 	}
-	sent := ledger.AppendPayload(nil, t.header.Seed, t.header.Tag(), t.id, e.EventID, t.header.Workload.PayloadSize)
+	sent := ledger.AppendPayload(nil, t.header.Seed, t.header.Tag(), e.ID(), e.EventID, t.header.Workload.PayloadSize)
 	if ledger.Digest(sent) != e.Digest {
 		out = append(out, "with another content than was sent")
 	}
@@ -314,6 +377,9 @@ func (t *teller) seeOccupant(e *ledger.Event) {
 
 func (t *teller) story() Story {
 	s := Story{ID: t.id}
+	if t.chain != nil {
+		t.killed()
+	}
 	if len(t.lines) == 0 {
 		s.Title = fmt.Sprintf("message %s: nothing in this ledger is about it", t.id)
 		return s
@@ -330,19 +396,28 @@ func (t *teller) story() Story {
 				}
 				t.line(i.at, "fault", "strike %q: %s%s", i.id, i.detail, bit)
 			}
-			if i.healed && near(i.healedAt) {
+			if i.healed && i.healedAt != i.at && near(i.healedAt) {
 				t.line(i.healedAt, "fault", "heal of %q", i.id)
 			}
 		}
 	}
 	slices.SortStableFunc(t.lines, func(a, b StoryLine) int { return cmp.Compare(a.At, b.At) })
 	end := t.lines[len(t.lines)-1].At
-	if t.flags&stored == 0 {
+	if t.flags&stored == 0 && (t.chain == nil || t.chain.facts&published != 0) {
 		t.absent(&end)
 	}
+	what, name := "message", t.id
 	title, text := t.verdict()
+	if t.chain != nil {
+		if t.header.Chain.Ordered {
+			what, name = "order", t.origin()
+		}
+		if ct, cx := t.chainVerdict(); ct != "" {
+			title, text = ct, cx
+		}
+	}
 	t.line(end, "verdict", "%s", text)
-	s.Title = fmt.Sprintf("message %s: %s", t.id, title)
+	s.Title = fmt.Sprintf("%s %s: %s", what, name, title)
 	first := t.lines[0].At
 	for i := range t.lines {
 		t.lines[i].Since = time.Duration(t.lines[i].At - first)
@@ -355,7 +430,7 @@ func (t *teller) story() Story {
 func (t *teller) absent(end *int64) {
 	n := int32(0)
 	if len(t.header.Destinations) > 0 {
-		n = ledger.PartitionOf(ledger.KeyOf(t.header.Seed, t.id, t.header.Workload.Keys), t.header.Destinations[0].Partitions)
+		n = ledger.PartitionOf(t.key(), t.header.Destinations[0].Partitions)
 	}
 	var views []string
 	var low, high int64

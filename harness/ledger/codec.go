@@ -256,12 +256,23 @@ func (d *decoder) uvarint() (uint64, bool) {
 }
 
 func (d *decoder) longUvarint() (uint64, bool) {
-	v, n := binary.Uvarint(d.b[d.pos:])
-	if n <= 0 {
-		return 0, false
+	var v uint64
+	var shift uint
+	for i, b := range d.b[d.pos:] {
+		if b < 0x80 {
+			if shift == 63 && b > 1 {
+				return 0, false
+			}
+			d.pos += i + 1
+			return v | uint64(b)<<shift, true
+		}
+		if shift == 63 {
+			return 0, false
+		}
+		v |= uint64(b&0x7f) << shift
+		shift += 7
 	}
-	d.pos += n
-	return v, true
+	return 0, false
 }
 
 func (d *decoder) varint() (int64, bool) {

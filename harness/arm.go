@@ -30,6 +30,7 @@ type armRun struct {
 	argv        []string
 	system      System
 	endpoints   []string
+	home        system.Cluster // that the suite's broker runs on
 	with        map[string]system.Cluster
 	peers       map[string]string // addresses of the processes that listen
 	caps        caps
@@ -139,6 +140,9 @@ func (a *armRun) complete(c worker.Config, name string) worker.Config {
 	c.Client.Destination, c.Client.Partitions = a.destination, a.load.Partitions
 	if c.Client.ClientID == "" {
 		c.Client.ClientID = a.client + name
+	}
+	if dsn, ok := a.home.(system.Connector); ok {
+		c.Client.DSN = dsn.DSN(c.Client.ClientID, false)
 	}
 	for system, cluster := range a.with {
 		if c.With == nil {

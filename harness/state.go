@@ -167,8 +167,11 @@ func (w *wave) replicas(ctx context.Context, a *armRun, kind plan.Kind, nodes []
 			return false, "", err
 		}
 		leader := "none"
-		if l.Leader != nil {
+		switch {
+		case l.Leader != nil:
 			leader = l.Leader.Name()
+		case l.Gone:
+			leader = "none: it is gone"
 		}
 		what := "led by " + leader
 		reached := false
@@ -177,7 +180,7 @@ func (w *wave) replicas(ctx context.Context, a *armRun, kind plan.Kind, nodes []
 			reached = len(l.InSync) == len(nodes) && !slices.ContainsFunc(l.InSync, func(m system.Node) bool { return !in(nodes, m) })
 			what = "in sync {" + strings.Join(nodeNames(l.InSync), ", ") + "}"
 		case plan.FullyInSync:
-			reached = l.Leader != nil && len(l.InSync) == len(l.Replicas)
+			reached = l.Gone || l.Leader != nil && len(l.InSync) == len(l.Replicas)
 			what = fmt.Sprintf("%d of %d in sync", len(l.InSync), len(l.Replicas))
 		case plan.LeaderNot:
 			reached = l.Leader != nil && !in(nodes, l.Leader)

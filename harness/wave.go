@@ -75,7 +75,7 @@ func (w *wave) open(arms []Arm) error {
 		a := &armRun{
 			arm: arm, destination: name, client: name + ".", load: w.load, argv: w.e.cfg.Worker,
 			folder: filepath.Join(w.e.dir.dir, armFolder(w.suite.Name, w.scenario.Name, w.repeat.Index, arm.Name)),
-			system: w.suite.System, endpoints: w.cluster.Endpoints(), with: w.with, caps: w.e.cfg.caps,
+			system: w.suite.System, endpoints: w.cluster.Endpoints(), home: w.cluster.Cluster, with: w.with, caps: w.e.cfg.caps,
 		}
 		a.header = w.header(a)
 		a.schema = fmt.Sprintf("conform_%08x", a.header.Tag())

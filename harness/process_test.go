@@ -334,6 +334,16 @@ type databaseCluster struct {
 	d *database
 }
 
+func (c *databaseCluster) Kill(ctx context.Context, n system.Node) (string, error) {
+	c.d.dead.Store(true)
+	return c.Killer.Kill(ctx, n)
+}
+
+func (c *databaseCluster) Start(ctx context.Context, n system.Node) error {
+	defer c.d.dead.Store(false)
+	return c.Killer.Start(ctx, n)
+}
+
 func (c *databaseCluster) DSN(client string, direct bool) string {
 	return fmt.Sprintf("db://%s:%s@%s/%v", client, secret, c.Endpoints()[0], direct)
 }
@@ -392,7 +402,7 @@ func TestSuiteOnTwoSystems(t *testing.T) {
 		plan.Step{Name: "let go", Do: DoReleaseProcess, Process: "producer"},
 		plan.Step{Name: "more", Until: []plan.State{{Kind: plan.Ordered, N: 50, Since: "let go"}}},
 		plan.Step{Name: "database killed", Inject: &plan.Exposure{Fault: "killed", Target: "database"}},
-		plan.Step{Name: "database back", Until: []plan.State{{Kind: plan.Bit, Since: "database killed"}}, Heal: "database killed"},
+		plan.Step{Name: "database back", Until: []plan.State{{Kind: plan.Bit, Since: "database killed"}, {Kind: plan.Elapsed, Hold: 200 * time.Millisecond}}, Heal: "database killed"},
 	)
 	sc := &s.Scenarios[0]
 	sc.Targets = map[string]plan.Role{"database": plan.On("database", plan.One)}

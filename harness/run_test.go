@@ -131,7 +131,7 @@ func testConfig(t *testing.T, suites ...Suite) Config {
 		}
 	})
 	c := defaultCaps
-	c.flush, c.after, c.quiet = 2*time.Second, 5*time.Second, 300*time.Millisecond
+	c.flush, c.after, c.quiet, c.watch = 2*time.Second, 5*time.Second, 300*time.Millisecond, 10*time.Millisecond
 	return Config{
 		RunID: "t", Suites: suites, Seed: 7, Out: filepath.Join(t.TempDir(), "run"), Worker: []string{self, asWorker},
 		Faults: testFaults(), Binary: "test", Progress: progress, caps: c,

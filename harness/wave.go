@@ -31,17 +31,17 @@ type caps struct {
 	still  time.Duration // nothing moves in the store any more
 	read   time.Duration // the final read
 	quiet  time.Duration // no cap: the span between the two reads that prove quiescence
+	watch  time.Duration // no cap: how often the systems beside the broker are looked after
 }
 
 var defaultCaps = caps{
 	start: 30 * time.Second, flush: 30 * time.Second, after: 30 * time.Second,
 	inSync: 90 * time.Second, stuck: 30 * time.Second, drain: 10 * time.Minute, still: 90 * time.Second,
-	read: 2 * time.Minute, quiet: 2 * time.Second,
+	read: 2 * time.Minute, quiet: 2 * time.Second, watch: time.Second,
 }
 
 const (
 	removeCap   = 20 * time.Second // destinations are deleted
-	watchEvery  = time.Second      // the systems beside the broker are looked after
 	defaultTail = 2 * time.Second
 )
 
@@ -334,7 +334,7 @@ func (w *wave) watch(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var g sync.WaitGroup
 	g.Go(func() {
-		tick := time.NewTicker(watchEvery)
+		tick := time.NewTicker(w.e.cfg.caps.watch)
 		defer tick.Stop()
 		for {
 			select {
@@ -380,12 +380,13 @@ func (w *wave) run(ctx context.Context, arms []Arm) (reasons []string, err error
 	}
 	defer w.remove(ctx)
 	defer func() {
-		if err != nil && ctx.Err() == nil && len(w.with) > 0 { // the cause, where a system's death explains the rest
-			actx, cancel := context.WithTimeout(ctx, askCap)
-			defer cancel()
-			if dead := w.died(actx); dead != nil && !errors.Is(err, dead) {
-				err = errors.Join(dead, err)
-			}
+		if err == nil || ctx.Err() != nil || w.dead != nil {
+			return
+		}
+		actx, cancel := context.WithTimeout(ctx, askCap)
+		defer cancel()
+		if w.dead = w.died(actx); w.dead != nil { // which explains the rest
+			err = errors.Join(w.dead, err)
 		}
 	}()
 	if err := w.provide(ctx); err != nil {
@@ -526,11 +527,12 @@ func (w *wave) inSync(ctx context.Context) error {
 // tail keeps the load up until the evidence after the heal is there, and for as long as was asked.
 func (w *wave) tail(ctx context.Context) error {
 	healed := time.Now()
-	marks := map[string]Counts{}
+	marks, handled := map[string]Counts{}, map[string]int{}
 	for _, a := range w.arms {
 		if a.producers != nil {
 			marks[a.arm.Name] = a.producers.Counts()
 		}
+		handled[a.arm.Name] = a.Counts().Handled
 	}
 	last := ""
 	err := w.poll(ctx, w.e.cfg.caps.after+w.load.Tail+w.e.cfg.Duration, "load after the heal", func(context.Context) (bool, string, error) {
@@ -550,7 +552,7 @@ func (w *wave) tail(ctx context.Context) error {
 			default:
 				got = c.Ordered
 			}
-			enough = enough && got >= w.scenario.Evidence.After
+			enough = enough && got >= w.scenario.Evidence.After && a.Counts().Handled-handled[a.arm.Name] >= w.scenario.Evidence.HandledAfter
 			seen = append(seen, fmt.Sprintf("%s %d", a.arm.Name, got))
 		}
 		last = strings.Join(seen, ", ")
@@ -770,7 +772,8 @@ func (w *wave) segment(ctx context.Context, a *armRun, name, what string, f func
 	return j.flush()
 }
 
-// remove deletes what was made for the arms; what cannot be deleted goes with the cluster.
+// remove deletes what was made for the arms; what cannot be deleted, as in a system that died, goes with
+// the cluster.
 func (w *wave) remove(ctx context.Context) {
 	if w.e.cfg.Keep {
 		return
@@ -778,13 +781,13 @@ func (w *wave) remove(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeCap)
 	defer cancel()
 	for _, a := range w.arms {
-		if w.scenario.Cleanup != nil {
+		if w.scenario.Cleanup != nil && w.dead == nil {
 			if err := w.scenario.Cleanup(ctx, w.armEnv(a)); err != nil {
 				w.e.log.Warn("arm not cleaned up", "arm", a.arm.Name, "error", err)
 			}
 		}
 		for name, c := range w.with {
-			if schemas, ok := c.(system.Schemas); ok {
+			if schemas, ok := c.(system.Schemas); ok && w.dead == nil {
 				if err := schemas.DropSchema(ctx, a.schema); err != nil {
 					w.e.log.Warn("schema not dropped", "system", name, "schema", a.schema, "error", err)
 				}

@@ -81,7 +81,8 @@ func (c *Cluster) Died(ctx context.Context) error {
 	if !errors.Is(err, errDown) || c.node.taken.Load() {
 		return nil
 	}
-	return fmt.Errorf("%w; log ends:\n%s", err, c.node.server.Tail(ctx, tailLines))
+	const lines = 5 // its last words; the whole log is collected
+	return fmt.Errorf("%w; log ends:\n%s", err, c.node.server.Tail(ctx, lines))
 }
 
 // errDown marks a server that has no process.

@@ -50,13 +50,13 @@ func ProducerSettings() map[string]string {
 // ConsumerSettings documents the settings of a consumer and their defaults.
 func ConsumerSettings() map[string]string {
 	return map[string]string{
-		"ack":           "manual or auto; default manual",
-		"ack.multiple":  "true or false: whether a settle of several deliveries is one ack with the multiple flag on the last; default false",
-		"prefetch":      "unsettled deliveries at most, 0 = without limit; default 100",
-		"connect":       "leader (the node that leads the queue, by the management interface) or any (in turn); default leader",
-		"max.poll":      "deliveries of one poll; default 500",
-		"heartbeat.s":   "seconds between heartbeats; default 10",
-		"argument.x-*":  "an argument of the subscription, e.g. argument.x-consumer-timeout",
+		"ack":          "manual or auto; default manual",
+		"ack.multiple": "true or false: whether a settle of several deliveries is one ack with the multiple flag on the last; default false",
+		"prefetch":     "unsettled deliveries at most, 0 = without limit; default 100",
+		"connect":      "leader (the node that leads the queue, by the management interface) or any (in turn); default leader",
+		"max.poll":     "deliveries of one poll; default 500",
+		"heartbeat.s":  "seconds between heartbeats; default 10",
+		"argument.x-*": "an argument of the subscription, e.g. argument.x-consumer-timeout",
 	}
 }
 

@@ -58,7 +58,10 @@ func (c *Cluster) create(ctx context.Context, spec system.DestinationSpec) error
 	}
 	defer conn.within(ctx, changeTimeout)()
 	err = d.declare(conn)
-	if !d.exclusive || err != nil {
+	if err == nil && d.attended {
+		err = d.attend(conn)
+	}
+	if !d.attended || err != nil {
 		err = errors.Join(err, conn.Close())
 	}
 	if err != nil {
@@ -69,7 +72,7 @@ func (c *Cluster) create(ctx context.Context, spec system.DestinationSpec) error
 	}
 	c.mu.Lock()
 	c.made[d.name] = d
-	if d.exclusive {
+	if d.attended {
 		c.held[d.name] = conn
 	}
 	c.mu.Unlock()
@@ -143,6 +146,21 @@ func (d destination) declare(conn *connection) error {
 		}
 	}
 	return ch.Close()
+}
+
+// attend puts a consumer on the queue that takes one message and keeps it.
+func (d destination) attend(conn *connection) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return fmt.Errorf("open channel: %w", err)
+	}
+	if err := ch.Qos(1, 0, false); err != nil {
+		return fmt.Errorf("set prefetch: %w", err)
+	}
+	if _, err := ch.Consume(d.name, "conform-attendant", false, false, false, false, nil); err != nil {
+		return fmt.Errorf("attend %s: %w", d.name, err)
+	}
+	return nil
 }
 
 // permits asks whether the nodes permit a deprecated feature; refusal wraps ErrUsage and names the setting that permits it.

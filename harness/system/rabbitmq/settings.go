@@ -96,7 +96,7 @@ func (c config) conf(user, password string, nodes []*Node) []byte {
 	line("default_pass", password)
 	line("loopback_users", "none") // the user comes from outside of the container
 	line("log.console", "true")
-	line("log.console.level", "info")
+	line("log.console.level", "notice") // elections and alarms; at info each question about a queue is a line
 	line("log.file", "false")
 	line("cluster_formation.peer_discovery_backend", "classic_config")
 	for i, n := range nodes {
@@ -133,6 +133,7 @@ const (
 	settingDurable    = "durable"
 	settingAutoDelete = "auto-delete"
 	settingExclusive  = "exclusive"
+	settingAttended   = "attended"
 	settingBinding    = "binding"
 	settingAlternate  = "alternate"
 	settingDeadLetter = "dead-letter"
@@ -148,7 +149,8 @@ func DestinationSettings() map[string]string {
 		settingType:       "quorum or classic; default quorum",
 		settingDurable:    "true or false; default true",
 		settingAutoDelete: "true or false: the queue goes with its last consumer; default false",
-		settingExclusive:  "true or false: the queue goes with the connection that made it, which the adapter keeps open until it is told to let go; default false",
+		settingExclusive:  "true or false: the queue goes with the connection of its attending consumer; default false",
+		settingAttended:   "true or false: whether the adapter keeps a consumer on the queue, which takes one message and never settles it, until it is told to leave; default false",
 		settingBinding:    "true or false: whether the queue is bound to its exchange; default true",
 		settingAlternate:  "true or false: whether the exchange hands what it cannot route to an alternate one, with a quorum queue behind it; default false",
 		settingDeadLetter: "type of a dead-letter target made beside the queue (quorum or classic), or none; default none",
@@ -166,6 +168,7 @@ type destination struct {
 	durable    bool
 	autoDelete bool
 	exclusive  bool
+	attended   bool
 	bound      bool
 	alternate  bool
 	deadLetter string // type of the target; empty = none
@@ -214,6 +217,7 @@ func parseDestination(spec system.DestinationSpec) (destination, error) {
 	d.durable = s.flag(settingDurable, true)
 	d.autoDelete = s.flag(settingAutoDelete, false)
 	d.exclusive = s.flag(settingExclusive, false)
+	d.attended = s.flag(settingAttended, false)
 	d.bound = s.flag(settingBinding, true)
 	d.alternate = s.flag(settingAlternate, false)
 	d.deadLetter = s.choice(settingDeadLetter, "none", "none", Quorum, Classic)
@@ -224,6 +228,9 @@ func parseDestination(spec system.DestinationSpec) (destination, error) {
 	d.dlBinding = s.choice(settingDLBinding, "present", "present", "missing") == "present"
 	if d.kind == Quorum && (!d.durable || d.autoDelete || d.exclusive) {
 		s.fail("a quorum queue is durable, not auto-delete and not exclusive")
+	}
+	if d.exclusive && !d.attended {
+		s.fail("an exclusive queue needs attended=true: it goes with its consumer")
 	}
 	d.arguments["x-queue-type"] = d.kind
 	if d.deadLetter != "" {

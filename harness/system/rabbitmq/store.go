@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"conform/harness/internal/clock"
 	"conform/harness/ledger"
 	"conform/harness/system"
@@ -28,15 +30,16 @@ const (
 )
 
 // EndPositions returns how many messages the destination's queue holds, delivered or not, and how many its dead-letter and
-// alternate queues: what moves if anything moves. A queue that is gone holds none.
+// alternate queues: what moves if anything moves. A queue that is gone holds none. What is delivered and not settled is as
+// of the last 5 s, since nodes tell it no faster.
 func (c *Cluster) EndPositions(ctx context.Context, destination string) ([]int64, error) {
 	var counts []int64
 	for _, name := range append([]string{destination}, c.of(destination).side()...) {
-		n, err := c.count(ctx, name)
+		ready, unsettled, err := c.count(ctx, name)
 		if err != nil && !errors.Is(err, errNotFound) {
 			return nil, fmt.Errorf("count messages of %s: %w", name, err)
 		}
-		counts = append(counts, n)
+		counts = append(counts, ready+unsettled)
 	}
 	return counts, nil
 }
@@ -47,22 +50,55 @@ func (c *Cluster) of(name string) destination {
 	return c.made[name]
 }
 
-// count asks the queue's own node how many messages it has.
-func (c *Cluster) count(ctx context.Context, queue string) (int64, error) {
+// count asks the queue's own node how many messages are ready, which is exact, and how many are delivered and not settled,
+// which may be 5 s old. A queue that is gone is errNotFound.
+func (c *Cluster) count(ctx context.Context, queue string) (ready, unsettled int64, err error) {
+	n, err := c.leader(ctx, queue)
+	if err != nil {
+		return 0, 0, err
+	}
+	var q queueInfo
+	if err := n.ask(ctx, queuePath(queue), &q); err != nil {
+		return 0, 0, err
+	}
+	ready, err = n.ready(ctx, queue)
+	return ready, q.Unacked, err
+}
+
+// leader returns the node that leads a queue. A queue that is gone is errNotFound.
+func (c *Cluster) leader(ctx context.Context, queue string) (*Node, error) {
 	l, err := c.leadership(ctx, queue)
 	switch {
 	case err != nil:
-		return 0, err
+		return nil, err
 	case l.Gone:
-		return 0, errNotFound
+		return nil, errNotFound
 	case l.Leader == nil:
-		return 0, errors.New("nobody leads it")
+		return nil, errors.New("nobody leads it")
 	}
-	var q queueInfo
-	if err := l.Leader.(*Node).ask(ctx, queuePath(queue), &q); err != nil {
+	return l.Leader.(*Node), nil
+}
+
+// ready asks by a passive declare, which the queue itself answers.
+func (n *Node) ready(ctx context.Context, queue string) (int64, error) {
+	conn, err := n.dial(ctx, "conform-probe")
+	if err != nil {
 		return 0, err
 	}
-	return q.Messages, nil
+	defer conn.abort()
+	defer conn.within(ctx, askTimeout)()
+	ch, err := conn.Channel()
+	if err != nil {
+		return 0, fmt.Errorf("open channel: %w", err)
+	}
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if e := (*amqp.Error)(nil); errors.As(err, &e) && e.Code == amqp.NotFound {
+		return 0, errNotFound
+	}
+	if err != nil {
+		return 0, fmt.Errorf("ask for the length of %s: %w", queue, err)
+	}
+	return int64(q.Messages), conn.Close()
 }
 
 // ReadStore drains the destination: it receives and settles every message of the queue, and then of its dead-letter and
@@ -94,7 +130,7 @@ type drain struct {
 func (r *drain) queues(ctx context.Context, view ledger.View, from int64, names ...string) error {
 	told, next := int64(0), from
 	for _, name := range names {
-		before, err := r.cluster.count(ctx, name)
+		before, err := r.ready(ctx, name)
 		if errors.Is(err, errNotFound) {
 			continue
 		}
@@ -113,20 +149,50 @@ func (r *drain) queues(ctx context.Context, view ledger.View, from int64, names 
 	return nil
 }
 
-// queue drains one queue until its node says that nothing is left, and returns the next position.
+// ready says how many messages can be received: all there are, once nobody else holds any.
+func (r *drain) ready(ctx context.Context, name string) (int64, error) {
+	n, err := r.cluster.leader(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	return n.ready(ctx, name)
+}
+
+// queue drains one queue, by one subscription after the other, until its node says that nothing is left when there is none.
 func (r *drain) queue(ctx context.Context, view ledger.View, next int64, name string) (int64, error) {
-	l, err := r.cluster.leadership(ctx, name)
+	moved := time.Now()
+	for {
+		before := next
+		var err error
+		if next, err = r.subscription(ctx, view, next, name); err != nil {
+			return next, err
+		}
+		left, err := r.ready(ctx, name)
+		switch {
+		case err != nil:
+			return next, err
+		case left == 0:
+			return next, nil
+		case next > before:
+			moved = time.Now()
+		case time.Since(moved) > stallTimeout:
+			return next, fmt.Errorf("%d messages are left and none has come for %s", left, stallTimeout)
+		}
+	}
+}
+
+// subscription receives and settles what comes until nothing has come for a while, and ends in order: a message whose settle
+// was not taken is ready again then.
+func (r *drain) subscription(ctx context.Context, view ledger.View, next int64, name string) (int64, error) {
+	n, err := r.cluster.leader(ctx, name)
 	if err != nil {
 		return next, err
 	}
-	if l.Leader == nil {
-		return next, errors.New("nobody leads it")
-	}
-	conn, err := l.Leader.(*Node).dial(ctx, "conform-reader")
+	conn, err := n.dial(ctx, "conform-reader")
 	if err != nil {
 		return next, err
 	}
-	defer conn.abort() // whatever is unsettled stays
+	defer conn.abort()
 	defer context.AfterFunc(ctx, conn.abort)()
 	ch, err := conn.Channel()
 	if err != nil {
@@ -141,43 +207,32 @@ func (r *drain) queue(ctx context.Context, view ledger.View, next int64, name st
 	}
 	idle := time.NewTimer(drainIdle)
 	defer idle.Stop()
-	settled, moved := int64(-1), time.Now()
 	unsettled := uint64(0)
 	for {
 		idle.Reset(drainIdle)
+		quiet := false
 		select {
 		case m, ok := <-deliveries:
 			if !ok {
 				return next, errors.New("the node ended the delivery")
 			}
-			moved = time.Now()
 			pos := ledger.Position{Destination: r.d, Offset: next}
 			r.sink(ledger.StoredRecord(r.tag, view, pos, headerBytes(m.Headers, headerKey), m.Body, clock.Now()))
 			next++
 			unsettled = m.DeliveryTag
-			if unsettled%(drainPrefetch/4) != 0 {
-				continue
-			}
 		case <-idle.C:
-			if unsettled == 0 { // nothing is on its way to be settled: is that all?
-				left, err := r.cluster.count(ctx, name)
-				if err == nil && left == 0 {
-					return next, ch.Close()
-				}
-				if settled != left {
-					settled, moved = left, time.Now()
-				}
-				if time.Since(moved) > stallTimeout {
-					return next, fmt.Errorf("%d messages are left and none has come for %s (%w)", left, stallTimeout, err)
-				}
-				continue
-			}
+			quiet = true
 		case <-ctx.Done():
 			return next, context.Cause(ctx)
 		}
-		if err := ch.Ack(unsettled, true); err != nil {
-			return next, fmt.Errorf("settle: %w", err)
+		if unsettled > 0 && (quiet || unsettled%(drainPrefetch/4) == 0) {
+			if err := ch.Ack(unsettled, true); err != nil {
+				return next, fmt.Errorf("settle: %w", err)
+			}
+			unsettled = 0
 		}
-		unsettled = 0
+		if quiet {
+			return next, conn.Close()
+		}
 	}
 }

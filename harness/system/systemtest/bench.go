@@ -22,6 +22,11 @@ type Bench struct {
 	Safe, Alone map[string]string
 	// Resending are client settings of a producer that sends again without a broker that knows the first attempt.
 	Resending map[string]string
+	// Draining says that reading the store empties it, and NoOffsets that confirms name no position.
+	Draining, NoOffsets bool
+	// Confirm is the kind of frame that confirms a send and can be dropped, where the clients are not idempotent and only
+	// those with Resending send again; empty = responses to "produce", and clients that are.
+	Confirm string
 	// Left lists what is left of the cluster on the machine. Called after Close.
 	Left func(ctx context.Context) ([]string, error)
 }
@@ -94,7 +99,7 @@ type load struct {
 func (b Bench) produce(ctx context.Context, name, client string, stream uint32, settings map[string]string) (*load, error) {
 	p, err := b.Clients.OpenProducer(ctx, system.ClientConfig{
 		System: b.Cluster.System(), Endpoints: b.Cluster.Endpoints(), ClientID: client,
-		Destination: name, Partitions: 1, Settings: settings,
+		Destination: name, Partitions: 1, Settings: settings, DSN: b.dsn(client),
 	})
 	if err != nil {
 		return nil, err
@@ -103,6 +108,14 @@ func (b Bench) produce(ctx context.Context, name, client string, stream uint32, 
 		bench: b, producer: p, name: name, stream: stream,
 		receipts: map[uint64]system.Receipt{}, changed: make(chan struct{}, 1),
 	}, nil
+}
+
+// dsn is what a client needs beside the addresses, if the cluster tells it.
+func (b Bench) dsn(client string) string {
+	if c, ok := b.Cluster.(system.Connector); ok {
+		return c.DSN(client, false)
+	}
+	return ""
 }
 
 // send hands n more messages to the client.

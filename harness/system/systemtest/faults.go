@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,6 +148,9 @@ func isolatedByListener(ctx context.Context, b Bench) error {
 	if err != nil {
 		return err
 	}
+	if b.Alone == nil {
+		return fmt.Errorf("no leader confirms alone: %w", system.ErrNotApplicable)
+	}
 	return struck(ctx, b, "isolated-by-listener", 1, nil, func(f system.LeaderFinder, leader system.Node, l *load) error {
 		want := sent
 		for _, d := range []system.Direction{system.Inbound, system.Both} {
@@ -245,7 +249,7 @@ func responseDropped(ctx context.Context, b Bench) error {
 		return err
 	}
 	drop := func(_ system.LeaderFinder, leader system.Node, l *load) error {
-		i, err := d.DropResponse(ctx, leader, system.WireRule{Kind: "produce", Client: l.name, Nth: 2})
+		i, err := d.DropResponse(ctx, leader, system.WireRule{Kind: cmp.Or(b.Confirm, "produce"), Client: l.name, Nth: 2})
 		if err != nil {
 			return err
 		}
@@ -257,8 +261,10 @@ func responseDropped(ctx context.Context, b Bench) error {
 		}
 		return errors.Join(bites(ctx, i), heals(ctx, i))
 	}
-	if err := struck(ctx, b, "response-dropped", 1, nil, drop); err != nil {
-		return err
+	if b.Confirm == "" {
+		if err := struck(ctx, b, "response-dropped", 1, nil, drop); err != nil {
+			return err
+		}
 	}
 	if b.Resending == nil {
 		return nil

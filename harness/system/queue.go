@@ -1,0 +1,32 @@
+package system
+
+import "context"
+
+// The capabilities of systems with queues, asked for by type assertion on a Cluster like the others.
+
+// Alarmer makes a node believe that a resource runs out, so that it stops taking messages.
+type Alarmer interface {
+	// RaiseAlarm lowers the limit of resource ("memory" or "disk") below what is used. The heal restores it and returns once
+	// the alarm is over. Proof: the node's own report of the alarm.
+	RaiseAlarm(ctx context.Context, n Node, resource string) (Injection, error)
+}
+
+// Limiter bounds queues from outside, as an operator's policy does.
+type Limiter interface {
+	// LimitQueues bounds each destination: limits by the system's own names ("max-length": "100"). The heal lifts them.
+	// Proof: the limits are in force, and what the queue holds.
+	LimitQueues(ctx context.Context, destinations []string, limits map[string]string) (Injection, error)
+}
+
+// Unbinder takes a destination's route away, so that what is sent to it finds no queue.
+type Unbinder interface {
+	// Unbind returns once the route is gone; the heal brings it back. Proof: the broker's own list of routes.
+	Unbind(ctx context.Context, destinations []string) (Injection, error)
+}
+
+// Attendant is the consumer that a destination may have been made with (a setting of it), and that can go away.
+type Attendant interface {
+	// Leave ends the consumers in order and returns once the broker knows. Nothing heals it: who comes back late finds what
+	// is left. Proof: what has become of each destination.
+	Leave(ctx context.Context, destinations []string) (Injection, error)
+}

@@ -54,7 +54,6 @@ type chainMaker struct {
 	letters map[uint64]bool
 	states  map[uint32]uint64
 	ends    []int64 // committed positions, -1 = none
-	strikes int
 	dead    []string
 }
 

@@ -37,8 +37,12 @@ func recordFaults(detail string) []string {
 	}
 	var out []string
 	for _, field := range []struct{ name, value string }{
-		{"event_id", r.EventID}, {"destination", r.Destination}, {"class", r.Class},
-		{"first_failed_at", r.FirstFailed}, {"last_failed_at", r.LastFailed}, {"error", r.Error},
+		{"event_id", r.EventID},
+		{"destination", r.Destination},
+		{"class", r.Class},
+		{"first_failed_at", r.FirstFailed},
+		{"last_failed_at", r.LastFailed},
+		{"error", r.Error},
 	} {
 		if strings.TrimSpace(field.value) == "" {
 			out = append(out, "no "+field.name)

@@ -56,6 +56,9 @@ func (a *auditor) lost(s *stream, seq uint64, f flags) (key findingKey, lost, un
 		return key, false, false
 	}
 	id := ledger.MessageID{Stream: s.id, Seq: seq}
+	if key.qualifier == "claimed" && a.chained() && *a.business.of(ledger.EventID(s.id, seq))&(inStore|deadLetter) != 0 {
+		return key, false, false // another attempt at what was claimed is there, or it waits for a person
+	}
 	if a.primary == ledger.ViewCommitted {
 		if t := a.survey.txnOf(id); t != nil && t.outcome != ledger.OK {
 			return key, false, false // only the view that shows no aborted transactions was read

@@ -31,6 +31,7 @@ var wireParams = map[string]string{
 	"kind":   "kind of request, by the system's name for it; default produce",
 	"nth":    "which such request from the strike on; default 1",
 	"count":  "how many in a row; default 1",
+	"of":     "which clients of an arm, by what their names begin with: p1 is the load's first; default all",
 	"behind": "refusals only: hold the answer back until so many later requests have passed; default 0",
 }
 
@@ -54,7 +55,7 @@ func onEachWire(ctx context.Context, s system.Strike, arm func(system.Node, syst
 	return onEachLasting(ctx, s.Targets, func(n system.Node) (system.Injection, error) {
 		var all several
 		for _, client := range clients {
-			rule.Client = client
+			rule.Client = client + param(s, "of", "")
 			i, err := arm(n, rule)
 			if err != nil {
 				return nil, errors.Join(err, all.Heal(context.WithoutCancel(ctx)))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
 
 	"conform/harness/ledger"
 	"conform/harness/system"
@@ -40,7 +41,23 @@ const (
 	paramWork = "work"
 	// paramFail makes the handler fail the first time that it gets its n-th delivery; default 0 = never.
 	paramFail = "fail"
+	// paramRetry is a chain.Retrier by name: it handles what the handler fails on; default none. paramLetter is the
+	// chain.Recorder that it keeps dead letters by.
+	paramRetry  = "retry"
+	paramLetter = "letter"
+	// paramFailEvent is the number of that event of the load's first stream on which the work fails, paramFailAs how:
+	// "temporary", "permanent", "secret" (permanent, and its error tells a secret), or a named point at which it ends with an
+	// unknown outcome. It fails paramFailTimes times; default 1, negative = each time.
+	paramFailEvent = "fail-event"
+	paramFailAs    = "fail-as"
+	paramFailTimes = "fail-times"
+	// paramLease and paramKeep are Lease and KeepKey of chain.Service.
+	paramLease = "lease"
+	paramKeep  = "keep"
 )
+
+// defaultConsumer is a consumer's name in the inbox.
+const defaultConsumer = "consumer"
 
 // pointNoPosition is reached by a consumer that has no position to go on from, has left its group and stops.
 const pointNoPosition = "no-position"
@@ -59,6 +76,9 @@ func consumeRole(clients system.Clients) worker.Role {
 			return err
 		}
 		defer c.pool.Close()
+		if c.keys != nil {
+			defer func() { _ = c.keys.Close() }()
+		}
 		if c.client, err = clients.OpenConsumer(ctx, s.Config.Client); err != nil {
 			return fmt.Errorf("open consumer: %w", err)
 		}
@@ -85,11 +105,14 @@ type consuming struct {
 	client  system.Consumer
 	member  system.Member // nil = the system has no groups
 	pool    *pgxpool.Pool
+	keys    *redis.Client // nil = none
 	service *chain.Service
 	loop    chain.Loop
 	handler chain.Handler
 	work    time.Duration
 	failNth int
+	planned plannedFailure
+	names   renamer
 
 	commit, revoke string
 	ahead          chan fetched // of paramPoll "ahead"; else nil
@@ -106,6 +129,7 @@ type consuming struct {
 	settled  map[int32]system.Delivery    // to be committed, the last one of each partition
 	batch    map[uint64][]system.Delivery // by event id, in the order they came
 	current  system.Delivery              // the one that is handled
+	renaming chain.Event                  // what it stands for, for ids that are called new
 	handled  int
 	missing  error // why polling cannot go on
 }
@@ -123,7 +147,7 @@ func newConsuming(ctx context.Context, s *worker.Session) (*consuming, error) {
 	}
 	var ok [2]bool
 	c.loop, ok[0] = chain.Function[chain.Loop](or(p[paramLoop], "Consume"))
-	c.handler, ok[1] = chain.Function[chain.Handler](or(p[paramHandler], "ApplyOnce"))
+	c.handler, ok[1] = handlerOf(or(p[paramHandler], "ApplyOnce"))
 	var errs []error
 	for i, name := range []string{p[paramLoop], p[paramHandler]} {
 		if !ok[i] {
@@ -148,12 +172,106 @@ func newConsuming(ctx context.Context, s *worker.Session) (*consuming, error) {
 	if c.pool, err = openDatabase(ctx, s.Config); err != nil {
 		return nil, err
 	}
-	c.service = &chain.Service{
-		Name: or(p[paramConsumer], "consumer"), Destination: s.Config.Client.Destination, DB: c.pool, Log: s.Log,
-		Backoff: chain.Backoff{First: 20 * time.Millisecond, Max: 500 * time.Millisecond},
-		Point:   c.at,
+	settings := &settingsOf{params: p}
+	c.service = newService(s, settings, c.pool)
+	c.service.Point = c.at
+	c.service.Lease, c.service.KeepKey = settings.duration(paramLease), settings.duration(paramKeep)
+	c.service.NewID = func() uint64 { return c.names.rename(c.renaming) }
+	c.names.s = s
+	if p[paramLetter] != "" {
+		c.service.Letter = function[chain.Recorder](settings, paramLetter, "")
+	}
+	if address := s.Config.Peers[processPayment]; address != "" {
+		c.service.Payments = &chain.PaymentClient{URL: "http://" + address, Timeout: paymentTimeout}
+	}
+	if c.keys, err = openKeys(s.Config); err != nil {
+		return nil, err
+	}
+	if c.keys != nil {
+		c.service.Keys = roomOfKeys{chain.Redis{Client: c.keys}, s.Config.Schema + ":"}
+	}
+	c.planFailure(settings)
+	if settings.err != nil {
+		return nil, settings.err
 	}
 	return c, nil
+}
+
+// handlerOf returns the handler of that name, or a handler that carries out the command of that name.
+func handlerOf(name string) (chain.Handler, bool) {
+	if h, ok := chain.Function[chain.Handler](name); ok {
+		return h, true
+	}
+	command, ok := chain.Function[chain.Command](name)
+	return func(ctx context.Context, s *chain.Service, ev chain.Event) (chain.Result, error) {
+		if err := command(ctx, s, ev); err != nil {
+			return "", err
+		}
+		return chain.Applied, nil
+	}, ok
+}
+
+// plannedFailure is the work on one event that fails.
+type plannedFailure struct {
+	event uint64
+	as    string
+	left  int // how often still; negative = always
+	told  bool
+}
+
+// planFailure lets the handler fail as planned, and puts the retrying around that.
+func (c *consuming) planFailure(p *settingsOf) {
+	if p.params[paramFailEvent] != "" {
+		c.planned = plannedFailure{event: ledger.EventID(firstStream, uint64(p.number(paramFailEvent))), as: p.params[paramFailAs], left: 1}
+		if p.params[paramFailTimes] != "" {
+			c.planned.left = p.number(paramFailTimes)
+		}
+	}
+	handler := c.handler
+	c.handler = func(ctx context.Context, s *chain.Service, ev chain.Event) (chain.Result, error) {
+		c.renaming = ev
+		if err := c.failAt("", ev); err != nil {
+			return "", err
+		}
+		return handler(ctx, s, ev)
+	}
+	if p.params[paramRetry] != "" {
+		retry, inner := function[chain.Retrier](p, paramRetry, ""), c.handler
+		c.handler = func(ctx context.Context, s *chain.Service, ev chain.Event) (chain.Result, error) {
+			return retry(ctx, s, inner, ev)
+		}
+	}
+}
+
+// failAt returns the planned failure if this is its event and its point; "" is before the work.
+func (c *consuming) failAt(point string, ev chain.Event) error {
+	f := &c.planned
+	if f.event == 0 || f.event != ev.ID || f.left == 0 {
+		return nil
+	}
+	var err error
+	switch f.as {
+	case "temporary":
+		err = fmt.Errorf("%w: planned failure", chain.ErrTemporary)
+	case "permanent":
+		err = fmt.Errorf("%w: planned failure", chain.ErrPermanent)
+	case "secret":
+		err = fmt.Errorf("%w: planned failure of GET https://shop:not-a-real-one@prices.example/list", chain.ErrPermanent)
+	default:
+		if f.as != point {
+			return nil
+		}
+		err = errors.New("planned failure")
+	}
+	if point != "" && f.as != point {
+		return nil
+	}
+	f.left--
+	if !f.told {
+		f.told = true
+		err = errors.Join(err, strike(c.s, strikeFailure, "the work on one event fails: "+f.as, fmt.Sprintf("event %d failed", ev.ID), 1))
+	}
+	return err
 }
 
 func or(v, def string) string {
@@ -170,7 +288,7 @@ func openDatabase(ctx context.Context, c worker.Config) (*pgxpool.Pool, error) {
 		// The text of the error may hold the connection string.
 		return nil, fmt.Errorf("open database: the connection string cannot be read: %w", system.ErrUsage)
 	}
-	config.MaxConns = 4
+	config.MaxConns = 8
 	config.ConnConfig.RuntimeParams["search_path"] = c.Schema
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -254,9 +372,27 @@ func (c *consuming) event(kind ledger.Kind, d system.Delivery) ledger.Event {
 		e.Key = k
 	}
 	if h, ok := ledger.ParsePayload(d.Payload); ok {
-		e.Stream, e.Seq, e.EventID = h.ID.Stream, h.ID.Seq, h.EventID
+		e.Stream, e.Seq = h.ID.Stream, h.ID.Seq
+		if !c.forged(d.Payload) { // else it is an event of its own, whatever id it bears
+			e.EventID = h.EventID
+		}
 	}
 	return e
+}
+
+// forged says whether a message has another content than the event of its id.
+func (c *consuming) forged(payload []byte) bool {
+	return len(payload) != max(c.s.Config.Workload.PayloadSize, ledger.MinPayload)
+}
+
+// content is the business event that a message stands for.
+func (c *consuming) content(e ledger.Event, payload []byte) chain.Event {
+	id := ledger.EventOf(e.ID(), e.EventID)
+	ev := chain.Event{ID: id, Key: e.Key, Version: ledger.VersionOf(id), Amount: int64(len(payload)), Body: []byte{}}
+	if h, ok := ledger.ParsePayload(payload); ok && c.forged(payload) {
+		ev.ID, ev.Body = h.EventID, []byte(h.ID.String())
+	}
+	return ev
 }
 
 // Fetch returns what was released, or the next deliveries.
@@ -299,14 +435,9 @@ func (c *consuming) Fetch(ctx context.Context) ([]chain.Delivery, error) {
 	clear(c.batch)
 	events := make([]chain.Delivery, 0, len(ds))
 	for _, d := range ds {
-		e := c.event(ledger.Received, d)
-		id := ledger.EventOf(e.ID(), e.EventID)
-		c.batch[id] = append(c.batch[id], d)
-		// The content is what the event id stands for, whichever message carried it.
-		events = append(events, chain.Delivery{
-			Event:   chain.Event{ID: id, Key: e.Key, Version: ledger.VersionOf(id), Amount: 1, Body: []byte{}},
-			Attempt: d.Attempt, Position: d,
-		})
+		ev := c.content(c.event(ledger.Received, d), d.Payload)
+		c.batch[ev.ID] = append(c.batch[ev.ID], d)
+		events = append(events, chain.Delivery{Event: ev, Attempt: d.Attempt, Position: d})
 	}
 	return events, err
 }
@@ -329,7 +460,7 @@ func (c *consuming) handle(ctx context.Context, s *chain.Service, ev chain.Event
 	var result chain.Result
 	var err error
 	if c.handled == c.failNth {
-		if failed := c.strike(ev); failed != nil {
+		if failed := strike(c.s, strikeFailure, "the handler fails once", fmt.Sprintf("event %d failed", ev.ID), 1); failed != nil {
 			return "", failed
 		}
 		err = fmt.Errorf("%w: planned failure", chain.ErrPermanent)
@@ -361,15 +492,6 @@ func (c *consuming) handle(ctx context.Context, s *chain.Service, ev chain.Event
 // strikeFailure names the strike of a planned failure.
 const strikeFailure = "failed-record"
 
-// strike records that a delivery fails as planned, which is the fault of its scenario.
-func (c *consuming) strike(ev chain.Event) error {
-	c.s.Record(ledger.Event{Kind: ledger.Inject, At: worker.Now(), Text: strikeFailure, Detail: "the handler fails once"})
-	c.s.Record(ledger.Event{
-		Kind: ledger.Bite, At: worker.Now(), Text: strikeFailure, Outcome: ledger.OK, N: 1, Detail: fmt.Sprintf("event %d failed", ev.ID),
-	})
-	return c.s.RecordNow(ledger.Event{Kind: ledger.Heal, At: worker.Now(), Text: strikeFailure, Outcome: ledger.OK})
-}
-
 // at records the end of the business transaction, and is where the worker crashes or waits.
 func (c *consuming) at(ctx context.Context, point string, ev chain.Event) error {
 	if point == chain.AfterBusinessCommit {
@@ -379,6 +501,9 @@ func (c *consuming) at(ctx context.Context, point string, ev chain.Event) error 
 			return err
 		}
 		c.s.Count(worker.Counts{Handled: 1})
+	}
+	if err := c.failAt(point, ev); err != nil {
+		return err
 	}
 	return c.s.PointOf(ctx, point, ev.ID, ev.Key)
 }

@@ -6,24 +6,29 @@ import (
 	"conform/harness"
 	"conform/harness/ledger"
 	"conform/harness/plan"
+	"conform/harness/system"
 )
 
 func init() {
 	register(harness.Suite{
-		Name:   "kafka-acks",
-		System: kafkaSystem,
-		Title:  "a record whose ack I saw survives the loss of any one broker",
-		Promise: ledger.Promise{
-			Text:   "a record that was confirmed, or that the application said was sent, is in the log exactly once and in order, whatever happens to any one broker",
-			Start:  "the confirm (or the claim) that the producer's caller saw",
-			End:    "the log, read to its end after recovery",
-			Places: []string{"store"},
-		},
+		Name:    "kafka-acks",
+		System:  kafkaSystem,
+		With:    []system.System{postgresSystem.System},
+		Title:   "a record whose ack I saw survives the loss of any one broker",
+		Promise: acksPromise,
 		Scenarios: []harness.Scenario{
 			leaderIsolated(), leaderKilled(), minInSync(), uncleanElection(), twoDisksLost(),
-			responseLost(), retryReorder(), unflushedExit(), allKilled(), lagTooSmall(),
+			responseLost(), retryReorder(), unflushedExit(),
+			swallowedError(), unboundedRetry(), timeoutIsNotFailure(), allKilled(), lagTooSmall(),
 		},
 	})
+}
+
+var acksPromise = ledger.Promise{
+	Text:   "a record that was confirmed, or that the application said was sent, is in the log exactly once and in order, whatever happens to any one broker",
+	Start:  "the confirm (or the claim) that the producer's caller saw",
+	End:    "the log, read to its end after recovery",
+	Places: []string{"store"},
 }
 
 // Client and topic settings of kafka-acks by the names that Kafka documents.
@@ -452,4 +457,108 @@ func lagTooSmall() harness.Scenario {
 		},
 		Evidence: ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut"}},
 	}
+}
+
+// sent are the arms of a pair of commands that send: what a request handler calls when there is no outbox. A job sends again
+// what they keep.
+func sentBy(pair, place string, promise ledger.Promise, client, params map[string]string, more ...harness.Process) []harness.Arm {
+	return onKafka.pairArms(pair, place, paramCommand, func(a *harness.Arm, function string) {
+		a.Client = client
+		a.Producer = onKafka.orders(with(params, paramCommand, function, paramClaims, "true"))
+		a.Processes = append([]harness.Process{onKafka.relay("resender", map[string]string{paramJob: "ResendDue", paramTimeout: "5s"})}, more...)
+		a.Promise = promise
+	})
+}
+
+// resentPromise is the promise where a record may be sent again by a job: the order of a key is not kept then.
+func resentPromise(stall time.Duration) ledger.Promise {
+	p := acksPromise
+	p.Text = "an event of which the application said that it was sent is in the log, and no caller waits for long"
+	p.Rules = map[string]ledger.Rule{"reordered-store": {Allowed: true}}
+	p.MaxStall = stall
+	return p
+}
+
+// resent fills in what scenarios have whose commands keep in the database what they could not send.
+func resent(s harness.Scenario) harness.Scenario {
+	s.Tables = []string{ledger.TableDeadLetter}
+	s.Snapshot = snapshotTables(ledger.TableDeadLetter)
+	s.Chain.Effects = []ledger.EffectTable{}
+	s = delivered(s)
+	s.Targets = map[string]plan.Role{"brokers": plan.All}
+	return s
+}
+
+// refused makes the brokers refuse connections, and lets them come back.
+func refused(until ...plan.State) []plan.Step {
+	return []plan.Step{
+		{
+			Name: "refused", Until: []plan.State{{Kind: plan.Confirmed, N: seen}},
+			Inject: &plan.Exposure{Fault: "link-cut", Target: "brokers", Params: map[string]string{"mode": "reset"}},
+		},
+		{Name: "back", Heal: "refused", Until: append(until, plan.State{Kind: plan.Bit, Since: "refused"})},
+		{Name: "recovered", Until: []plan.State{{Kind: plan.Confirmed, N: seen, Since: "back"}}},
+	}
+}
+
+func swallowedError() harness.Scenario {
+	// The client takes few records while the brokers are away, and refuses the others.
+	client := with(onKafka.producer, "max.buffered", "8", "delivery.timeout.ms", "2000")
+	return resent(harness.Scenario{
+		Name: "swallowed-error", Window: "W1", Cost: 25 * time.Second,
+		Summary: "the brokers refuse connections for longer than the client tries to deliver",
+		Guarded: "the error callback writes the record to a retry table, and a job sends it again: after 1, 2 and 4 s, five times in all",
+		LookFor: lookFor("kafka-acks/swallowed-error"),
+		Sources: []string{"Kafka documentation, producer configuration: delivery.timeout.ms, max.block.ms", "KIP-91 (an upper bound of the time until a send is reported)"},
+		Arms:    sentBy("kafka-acks/swallowed-error", "store", resentPromise(0), client, map[string]string{paramTimeout: "1s"}),
+		Steps:   refused(plan.State{Kind: plan.Claimed, N: 2 * seen, Since: "refused"}, plan.State{Kind: plan.Refused, N: seen, Since: "refused"}),
+		Evidence: ledger.Evidence{
+			Before: seen, After: seen, Bites: []string{"refused"},
+		},
+	})
+}
+
+func unboundedRetry() harness.Scenario {
+	const limit, away = 5 * time.Second, 8 * time.Second
+	return resent(harness.Scenario{
+		Name: "unbounded-retry", Window: "W1", Cost: 35 * time.Second,
+		Summary: "the brokers refuse connections for " + away.String() + " under business load",
+		Guarded: "a caller waits for a second, a bounded number of them at once; then the record goes to the retry table and the caller on",
+		LookFor: lookFor("kafka-acks/unbounded-retry"),
+		Sources: []string{"Kafka documentation, producer configuration: max.block.ms, retries, delivery.timeout.ms", "Michael Nygard, Release It!: timeouts, bulkheads"},
+		Arms: sentBy("kafka-acks/unbounded-retry", "liveness", resentPromise(limit), onKafka.producer,
+			map[string]string{paramDeadline: "1s", paramCallers: "16"}),
+		// Here time itself is the fault.
+		Steps:    refused(plan.State{Kind: plan.Elapsed, Hold: away, Since: "refused"}),
+		Evidence: ledger.Evidence{Before: seen, After: seen, Bites: []string{"refused"}},
+	})
+}
+
+func timeoutIsNotFailure() harness.Scenario {
+	promise := ledger.Promise{
+		Text:   "each event of which the application said that it was sent has its effect exactly once",
+		Start:  acksPromise.Start,
+		End:    "the effects, read in one snapshot once the consumers' group has no lag",
+		Places: []string{"effect"},
+	}
+	return delivered(harness.Scenario{
+		Name: "timeout-is-not-failure", Window: "W2", Cost: 25 * time.Second,
+		Summary: "the leader is frozen until every caller has given up its wait for the confirm and sent again, and then goes on",
+		Guarded: "it is sent again under the same event id, and the consumer's inbox knows it",
+		LookFor: lookFor("kafka-acks/timeout-is-not-failure"),
+		Sources: []string{"Kafka documentation, producer configuration: request.timeout.ms, retries", "KIP-98 (idempotence knows the client's own retries, not the application's)"},
+		Targets: map[string]plan.Role{"leader": plan.Leader},
+		Arms: sentBy("kafka-acks/timeout-is-not-failure", "effect", promise, onKafka.producer,
+			map[string]string{paramTimeout: "700ms"}, onKafka.reader("consumer-1", nil)),
+		Steps: []plan.Step{
+			{
+				Name: "frozen", Until: []plan.State{{Kind: plan.Confirmed, N: seen}, {Kind: plan.Handled, N: seen}},
+				Inject: &plan.Exposure{Fault: "node-paused", Target: "leader"},
+			},
+			{Name: "thawed", Heal: "frozen", Until: []plan.State{{Kind: plan.Sent, N: 3 * int(chainLoad.Keys) / 2, Since: "frozen"}}},
+			handledMore("thawed"),
+		},
+		Evidence:    ledger.Evidence{Before: seen, Bites: []string{"frozen"}, HandledBefore: seen, HandledAfter: seen},
+		Destructive: true,
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,11 +22,22 @@ import (
 // postgresSystem is PostgreSQL beside a broker. Its clients are inside of worker roles.
 var postgresSystem = harness.System{System: postgres.System{}}
 
-// tableNotifications is the effect of most scenarios: nothing but the consumer keeps it from happening twice.
-const tableNotifications = "notifications"
+// Tables of effects.
+const (
+	// tableNotifications is the effect of most scenarios: nothing but the consumer keeps it from happening twice.
+	tableNotifications = "notifications"
+	// tableReceipts has a unique business key.
+	tableReceipts = "receipts"
+	// tableBalances holds the newest state of each key.
+	tableBalances = "balances"
+	// tableOrders holds every order.
+	tableOrders = "orders"
+	// perConsumer after the name of a table asks for each consumer's effects apart: their Text is "table/consumer".
+	perConsumer = "/"
+)
 
 // database returns the arm's PostgreSQL.
-func database(e harness.ArmEnv) (*postgres.Cluster, error) {
+func database(e harness.Env) (*postgres.Cluster, error) {
 	db, ok := e.With[postgres.Name].(*postgres.Cluster)
 	if !ok {
 		return nil, fmt.Errorf("find database: the suite runs without PostgreSQL: %w", system.ErrUsage)
@@ -35,7 +47,7 @@ func database(e harness.ArmEnv) (*postgres.Cluster, error) {
 
 // makeTables makes the tables of suites/chain in the arm's schema.
 func makeTables(ctx context.Context, e harness.ArmEnv) error {
-	db, err := database(e)
+	db, err := database(e.Env)
 	if err != nil {
 		return err
 	}
@@ -57,7 +69,7 @@ func makeTables(ctx context.Context, e harness.ArmEnv) error {
 // ledger.TableInbox and ledger.TableDeadLetter.
 func snapshotTables(tables ...string) func(context.Context, harness.ArmEnv, func(ledger.Event)) error {
 	return func(ctx context.Context, e harness.ArmEnv, sink func(ledger.Event)) error {
-		db, err := database(e)
+		db, err := database(e.Env)
 		if err != nil {
 			return err
 		}
@@ -75,13 +87,17 @@ func snapshotTables(tables ...string) func(context.Context, harness.ArmEnv, func
 // readTable records each row of a table, and that it was read to its end.
 func readTable(ctx context.Context, tx pgx.Tx, schema, table string, sink func(ledger.Event)) error {
 	read, columns := readEffect, "event_id, key, version"
+	table, apart := strings.CutSuffix(table, perConsumer)
+	if apart {
+		read, columns = readEffectOf(table), "event_id, key, version, consumer"
+	}
 	switch table {
 	case ledger.TableOutbox:
 		read, columns = readOutboxRow, "event_id, key, version, status"
 	case ledger.TableInbox:
 		read, columns = readInboxRow, "event_id, consumer"
 	case ledger.TableDeadLetter:
-		read, columns = readDeadLetter, "event_id, key, version, destination, class, attempts, first_failed_at, last_failed_at, error"
+		read, columns = readDeadLetter, "event_id, key, version, body, destination, class, attempts, first_failed_at, last_failed_at, error"
 	}
 	rows, err := tx.Query(ctx, "SELECT "+columns+" FROM "+pgx.Identifier{schema, table}.Sanitize())
 	if err != nil {
@@ -115,6 +131,15 @@ func readEffect(row pgx.CollectableRow) (ledger.Event, error) {
 	return ledger.Event{Kind: ledger.Effect, EventID: uint64(event), Key: uint32(key), N: version}, err
 }
 
+func readEffectOf(table string) func(pgx.CollectableRow) (ledger.Event, error) {
+	return func(row pgx.CollectableRow) (ledger.Event, error) {
+		var event, key, version int64
+		var consumer string
+		err := row.Scan(&event, &key, &version, &consumer)
+		return ledger.Event{Kind: ledger.Effect, EventID: uint64(event), Key: uint32(key), N: version, Text: table + "/" + consumer}, err
+	}
+}
+
 func readOutboxRow(row pgx.CollectableRow) (ledger.Event, error) {
 	var event, key, version int64
 	var status string
@@ -131,9 +156,10 @@ func readInboxRow(row pgx.CollectableRow) (ledger.Event, error) {
 
 func readDeadLetter(row pgx.CollectableRow) (ledger.Event, error) {
 	var event, key, version int64
+	var body string
 	var first, last *time.Time
 	var r ledger.FailureRecord
-	if err := row.Scan(&event, &key, &version, &r.Destination, &r.Class, &r.Attempts, &first, &last, &r.Error); err != nil {
+	if err := row.Scan(&event, &key, &version, &body, &r.Destination, &r.Class, &r.Attempts, &first, &last, &r.Error); err != nil {
 		return ledger.Event{}, err
 	}
 	r.EventID = strconv.FormatUint(uint64(event), 10)
@@ -148,6 +174,11 @@ func readDeadLetter(row pgx.CollectableRow) (ledger.Event, error) {
 	// The ledger must not have it even if the letter does.
 	if redacted := chain.Redact(errors.New(r.Error)); redacted != r.Error {
 		r.Error, r.Secret = redacted, true
+	}
+	// Of a content under a wrong id, the body says which event it is really.
+	var id ledger.MessageID
+	if n, _ := fmt.Sscanf(body, "%d/%d", &id.Stream, &id.Seq); n == 2 {
+		event = int64(ledger.EventID(id.Stream, id.Seq))
 	}
 	detail, err := json.Marshal(r)
 	return ledger.Event{

@@ -1,0 +1,91 @@
+package suites
+
+import (
+	"maps"
+
+	"conform/harness"
+	"conform/harness/system"
+	"conform/harness/system/kafka"
+	"conform/harness/worker"
+)
+
+// broker is what the suites of patterns (outbox@kafka, inbox@kafka, ...) need to know of a broker. One more of these is one
+// more of each of them.
+type broker struct {
+	system  harness.System
+	clients system.Clients
+	// Settings of its clients, and of the arms' destinations.
+	producer, consumer, destination map[string]string
+}
+
+// onKafka is Kafka for the suites of patterns.
+var onKafka = broker{
+	system:  kafkaSystem,
+	clients: kafka.Clients{},
+	producer: map[string]string{
+		"acks": "all", "idempotence": "true", "in.flight": "5", "linger.ms": "0",
+	},
+	consumer:    member["classic"],
+	destination: minInSync2,
+}
+
+func init() { patterns(onKafka) }
+
+// patterns registers the suites of patterns on a broker, and the roles of their workers.
+func patterns(b broker) {
+	for name, role := range map[string]worker.Role{
+		roleConsume: consumeRole(b.clients), roleOrders: ordersRole(b.clients), roleJob: jobRole(b.clients), roleReplay: replayRole(b.clients),
+	} {
+		if name = b.role(name); name != roleKafkaConsume { // that one is there already
+			worker.Register(name, role)
+		}
+	}
+	for _, s := range []harness.Suite{outbox(b), inbox(b), retryDeadletter(b)} {
+		register(s)
+	}
+}
+
+// The roles of patterns; on a broker their names begin with its name.
+const (
+	roleConsume = "consume" // fetches, processes, settles
+	roleOrders  = "orders"  // the load: carries out a command for each event
+	roleJob     = "job"     // a relay, or another job, in a loop or once
+	roleReplay  = "replay"  // sends events again
+)
+
+func (b broker) role(name string) string { return b.system.Name() + "-" + name }
+
+// suite names a suite of patterns on the broker.
+func (b broker) suite(name string) string { return name + "@" + b.system.Name() }
+
+// orders is a load that begins in the database, or at a caller: one command for each event.
+func (b broker) orders(params map[string]string, incarnations ...harness.Incarnation) harness.Producer {
+	return harness.Producer{Role: b.role(roleOrders), Params: params, Incarnations: incarnations}
+}
+
+// relay runs a job with a publisher.
+func (b broker) relay(name string, params map[string]string) harness.Process {
+	return harness.Process{Name: name, Role: b.role(roleJob), Client: b.producer, Params: params}
+}
+
+// replayer sends events again, once a step starts it.
+func (b broker) replayer(name string, params map[string]string) harness.Process {
+	return harness.Process{Name: name, Role: b.role(roleReplay), Client: b.producer, Params: params, Manual: true}
+}
+
+// reader is a consumer of the group that bears its name.
+func (b broker) reader(name string, params map[string]string) harness.Process {
+	return harness.Process{Name: name, Role: b.role(roleConsume), Group: group, Client: b.consumer, Params: params}
+}
+
+// with returns a copy of params with more.
+func with(params map[string]string, more ...string) map[string]string {
+	params = maps.Clone(params)
+	if params == nil {
+		params = map[string]string{}
+	}
+	for i := 0; i+1 < len(more); i += 2 {
+		params[more[i]] = more[i+1]
+	}
+	return params
+}

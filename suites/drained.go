@@ -1,0 +1,103 @@
+package suites
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"conform/harness"
+	"conform/harness/audit"
+	"conform/harness/system"
+)
+
+// What is left for a relay, or another job, to do, as a query in the arm's schema. A relay that will never look at a row
+// again has nothing left to do with it: what it has lost is for the audit to say.
+var leftFor = map[string]string{
+	"Relay":             "SELECT count(*) FROM outbox WHERE status = 'pending'",
+	"RelayMarkFirst":    "SELECT count(*) FROM outbox WHERE status = 'pending'",
+	"RelayWithoutLanes": "SELECT count(*) FROM outbox WHERE status = 'pending'",
+	"RelayPastLast": `SELECT count(*) FROM outbox o WHERE status = 'pending'
+		AND seq > (SELECT coalesce(max(seq), 0) FROM outbox p WHERE p.lane = o.lane AND p.status = 'published')`,
+	"RelayBelowHorizon": "SELECT count(*) FROM outbox o, relay_cursor c WHERE (o.xid, o.seq) > (c.xid, c.seq)",
+	"RelayPastCursor":   "SELECT count(*) FROM outbox o, relay_cursor c WHERE o.seq > c.seq",
+	"ResendDue":         "SELECT count(*) FROM retry_queue",
+	roleExecutor:        "SELECT count(*) FROM payment_intents WHERE status = 'pending'",
+}
+
+// chainDrained says whether an arm's relays, executors and consumers have nothing left to do.
+func chainDrained(ctx context.Context, e harness.ArmEnv) (done bool, seen string, progress int64, err error) {
+	if b := e.Arm.Break; b != nil && b.Anomaly == audit.Stall {
+		return true, "it is the control's anomaly that it never ends", 0, nil
+	}
+	var queries []string
+	for _, p := range e.Arm.Processes {
+		job := p.Role
+		if strings.HasSuffix(p.Role, "-"+roleJob) {
+			job = or(p.Params[paramJob], "Relay")
+		}
+		if q, ok := leftFor[job]; ok && p.Params[paramOnce] == "" {
+			queries = append(queries, q)
+		}
+	}
+	left, err := countRows(ctx, e.Env, e.Schema, queries...)
+	if err != nil {
+		return false, "", 0, err
+	}
+	lag, progress, err := lagOf(ctx, e)
+	if err != nil {
+		return false, "", 0, err
+	}
+	return left+lag == 0, fmt.Sprintf("%d rows and %d records left", left, lag), progress - left, nil
+}
+
+// lagOf returns how many records the arm's groups have before them.
+func lagOf(ctx context.Context, e harness.ArmEnv) (lag, progress int64, err error) {
+	groups, ok := e.Cluster.(system.GroupPositions)
+	if !ok {
+		return 0, 0, nil
+	}
+	names := map[string]bool{}
+	for _, p := range e.Arm.Processes {
+		if p.Group != "" {
+			names[p.Group] = true
+		}
+	}
+	for name := range names {
+		positions, err := groups.GroupPositions(ctx, e.Destination, e.Group(name))
+		if err != nil {
+			return 0, 0, err
+		}
+		for _, p := range positions {
+			lag += p.Lag()
+			progress += p.Committed + p.End
+		}
+	}
+	return lag, progress, nil
+}
+
+// countRows returns the sum of what queries return in an arm's schema.
+func countRows(ctx context.Context, e harness.Env, schema string, queries ...string) (sum int64, err error) {
+	if len(queries) == 0 {
+		return 0, nil
+	}
+	db, err := database(e)
+	if err != nil {
+		return 0, err
+	}
+	err = db.Snapshot(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL search_path = "+pgx.Identifier{schema}.Sanitize()); err != nil {
+			return err
+		}
+		for _, q := range queries {
+			var n int64
+			if err := tx.QueryRow(ctx, q).Scan(&n); err != nil {
+				return err
+			}
+			sum += n
+		}
+		return nil
+	})
+	return sum, err
+}

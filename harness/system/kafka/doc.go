@@ -14,4 +14,8 @@
 // clients only ever pass through it; DIRECT (9095) is advertised as the pod's published port and never faulted: the
 // adapter's own admin calls and final reads go there. An [system.Isolation] names the first two "replication" and
 // "controller".
+//
+// A consumer in a group is a [system.Member]: it tells what it owns, what the client commits by itself, and how each commit
+// ended. franz-go calls back while the rebalance waits, so that a member can commit what it is about to lose; after a callback
+// that says "lost" it cannot any more. What an operator does to groups and topics (see group.go) goes over DIRECT too.
 package kafka

@@ -15,6 +15,7 @@ import (
 	"conform/harness/audit"
 	"conform/harness/system"
 	"conform/reports"
+	"conform/suites/chain"
 )
 
 func (a *app) explainCommand() *cobra.Command {
@@ -138,6 +139,7 @@ func explainScenario(w io.Writer, s harness.Suite, sc harness.Scenario) {
 			}
 		}
 	}
+	explainCode(w, s, sc)
 	fmt.Fprintln(w, "\nsteps")
 	for i, st := range sc.Steps {
 		fmt.Fprintf(w, "  %d. %s: %s", i+1, st.Name, st)
@@ -156,6 +158,68 @@ func explainScenario(w io.Writer, s harness.Suite, sc harness.Scenario) {
 		}
 	}
 	fmt.Fprintf(w, "\nrun it\n  conform run --suite %s --scenario %s\n", quote(s.Name), sc.Name)
+}
+
+// explainCode shows the reference code of each control beside the line that makes it unsafe, and the query that finds what
+// that does.
+func explainCode(w io.Writer, s harness.Suite, sc harness.Scenario) {
+	base, _, _ := strings.Cut(s.Name, "@")
+	pairs := append(chain.PairsOf(base+"/"+sc.Name), chain.Pairs()...)
+	shown := map[string]bool{}
+	for _, arm := range sc.Arms {
+		if arm.Code == nil || arm.Code.Unsafe == "" || shown[arm.Code.Unsafe] {
+			continue // the same code under another protocol
+		}
+		i := slices.IndexFunc(pairs, func(p chain.Pair) bool {
+			return p.Guarded == arm.Code.Guarded && p.Unsafe == arm.Code.Unsafe
+		})
+		if i < 0 {
+			continue
+		}
+		pair := pairs[i]
+		shown[arm.Code.Unsafe] = true
+		fmt.Fprintf(w, "\ncode of the guarded arm, and the line of %s (suites/chain: %s, %s)\n", arm.Name, pair.Guarded, pair.Unsafe)
+		explainPair(w, pair)
+		if pair.Query != "" {
+			fmt.Fprintf(w, "\nthe query that finds it, in the tables of suites/chain\n%s\n", indent(pair.Query))
+		}
+	}
+}
+
+// explainPair prints the guarded function, with the unsafe line where it would stand, and what the two lines use.
+func explainPair(w io.Writer, pair chain.Pair) {
+	guarded, unsafe, err := pair.Lines()
+	if err != nil {
+		return // a test sees to it that there is none
+	}
+	safe, broken := strings.Split(pair.GuardedSource(), "\n"), strings.Split(pair.UnsafeSource(), "\n")
+	rest := slices.Delete(slices.Clone(safe), guarded, guarded+1)
+	line := func(mark, text string) {
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("  %-7s | %s", mark, strings.ReplaceAll(text, "\t", "  ")), " "))
+	}
+	for i := range len(rest) + 1 {
+		if i == guarded {
+			line("guarded", safe[guarded])
+		}
+		if i == unsafe {
+			line("unsafe", broken[unsafe])
+		}
+		if i < len(rest) {
+			line("", rest[i])
+		}
+	}
+	helpers, err := pair.Helpers()
+	if err != nil || len(helpers) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nwhat the two lines use")
+	for _, h := range helpers {
+		fmt.Fprintln(w, indent(h))
+	}
+}
+
+func indent(text string) string {
+	return "  " + strings.ReplaceAll(strings.ReplaceAll(text, "\t", "  "), "\n", "\n  ")
 }
 
 func (a *app) explainFault(w io.Writer, f system.Fault) {

@@ -28,7 +28,7 @@ func init() {
 			Places: []string{"liveness"},
 			Drain:  ledger.Drain{Since: stepBack, Least: backlog / backlogPartitions / 2, Tolerance: 0.2},
 		},
-		Scenarios: []harness.Scenario{backlogDrain(), moreConsumers()},
+		Scenarios: []harness.Scenario{backlogDrain(), moreConsumers(), retryStorm()},
 	})
 }
 
@@ -70,7 +70,7 @@ func backlogArm(name string, role harness.Role, work string, consumers int) harn
 	a := harness.Arm{Name: name, Role: role}
 	for i := range consumers {
 		// One partition each, until there are no more. Few records a poll, so that a consumer stops soon when it is told to.
-		c := consumer(fmt.Sprintf("consumer-%d", i+1), "classic", map[string]string{paramWork: work, paramCommit: "batch"}, map[string]string{"max.poll.records": "4"})
+		c := consumer(fmt.Sprintf("consumer-%d", i+1), "classic", map[string]string{paramWork: work}, map[string]string{"max.poll.records": "4"})
 		c.Manual = i >= backlogPartitions
 		a.Processes = append(a.Processes, c)
 	}
@@ -201,4 +201,56 @@ func moreConsumers() harness.Scenario {
 			Ends: []string{"consumer-1", "consumer-2", "consumer-3"},
 		},
 	})
+}
+
+// stormStall is how long no work may end well on what a consumer has fetched.
+const stormStall = 8 * time.Second
+
+func retryStorm() harness.Scenario {
+	arm := func(name string, role harness.Role, parallel, pause string) harness.Arm {
+		c := consumer("consumer-1", "classic", map[string]string{paramParallel: parallel, paramPause: pause}, nil)
+		c.Role, c.Manual = roleStorm, true
+		return harness.Arm{
+			Name: name, Role: role,
+			Processes: []harness.Process{c, {
+				Name: "burst", Role: roleBurst, Manual: true,
+				Params: map[string]string{paramMessages: strconv.Itoa(backlog), paramRate: "400"},
+			}},
+			Promise: ledger.Promise{
+				Text:     "a backlog is worked off although attempts fail and the database is at its limit: work on what a consumer has fetched never stands still",
+				Start:    "the fetch",
+				End:      "the end of the work on any of what was fetched",
+				Places:   []string{"liveness"},
+				MaxStall: stormStall,
+			},
+		}
+	}
+	control := arm("immediate", harness.Control, "50", "none")
+	control.Break = &harness.Break{
+		Knob: "pause=none", Forces: []string{"parallel=50 (whatever was fetched, at once)"}, Place: "liveness", Anomaly: "stall",
+	}
+	s := backlogScenario(harness.Scenario{
+		Name:    "retry-storm",
+		Summary: "three of ten attempts fail while a backlog waits, and each needs two of the four connections that the database has to give",
+		Guarded: "a pause that grows between attempts, and no more at once than the database can take",
+		LookFor: "attempts per message (retries) that grow while the rate of successes falls; callers waiting for the pool (pgxpool EmptyAcquireCount, or connections \"idle in transaction\" in pg_stat_activity, as many as there are)",
+		Arms:    []harness.Arm{arm("guarded", harness.Guarded, "2", "backoff"), control},
+		Steps: []plan.Step{
+			{Name: "burst", Do: harness.DoStartProcess, Process: "burst"},
+			{
+				Name: stepBack, Do: harness.DoStartProcess, Process: "consumer-1",
+				Until: []plan.State{{Kind: plan.Confirmed, N: backlog, Process: "burst"}},
+			},
+			{Name: "storm", Until: []plan.State{
+				{Kind: plan.Handled, N: 100, Arms: []string{"guarded"}},
+				{Kind: plan.Elapsed, Since: stepBack, Hold: stormStall + 4*time.Second},
+			}},
+		},
+		Evidence: ledger.Evidence{Bites: []string{strikeTemporary}},
+	})
+	s.Sources = []string{
+		"Google SRE book, chapter 22: addressing cascading failures (retries)",
+		"pgxpool documentation: MaxConns, Acquire waits in order",
+	}
+	return s
 }

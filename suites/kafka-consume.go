@@ -81,11 +81,12 @@ var member = map[string]map[string]string{
 // session is how long a silent member stays in its group.
 const session = 6 * time.Second
 
-// consumer is a process of the group with the reference code.
+// consumer is a process of the group with the reference code. It commits once a batch, unless params say otherwise.
 func consumer(name, protocol string, params, client map[string]string) harness.Process {
-	settings := maps.Clone(member[protocol])
+	settings, all := maps.Clone(member[protocol]), map[string]string{paramCommit: "batch"}
 	maps.Copy(settings, client)
-	return harness.Process{Name: name, Role: roleKafkaConsume, Group: group, Params: params, Client: settings}
+	maps.Copy(all, params)
+	return harness.Process{Name: name, Role: roleKafkaConsume, Group: group, Params: all, Client: settings}
 }
 
 // perProtocol makes the arms of a scenario under both protocols of groups. The names of those under KIP-848 end in "-848".
@@ -179,7 +180,7 @@ func crashBeforeCommit() harness.Scenario {
 		return []harness.Arm{
 			{
 				Name: "guarded", Role: harness.Guarded, Code: &harness.Code{Guarded: "Consume"},
-				Processes: held(map[string]string{paramCommit: "each"}, map[string]string{"auto.commit": "false"}),
+				Processes: held(nil, map[string]string{"auto.commit": "false"}),
 			},
 			{
 				Name: "greedy", Role: harness.Control, Break: breaks("auto.commit=greedy"),
@@ -289,7 +290,10 @@ func commitThenProcess() harness.Scenario {
 		Sources: []string{"Kafka documentation, design: message delivery semantics (at most once)"},
 		Load:    harness.Load{Partitions: 1},
 		Arms: perProtocol(func(protocol string) []harness.Arm {
-			return pairOf("kafka-consume/commit-then-process", paramLoop, crashing(protocol, chain.AfterSettle))
+			return pairOf("kafka-consume/commit-then-process", paramLoop, func(params map[string]string) []harness.Process {
+				params[paramCommit] = "each"
+				return crashing(protocol, chain.AfterSettle)(params)
+			})
 		}),
 		Steps:    crashed(),
 		Evidence: ledger.Evidence{Bites: []string{"crash-consumer-1"}},

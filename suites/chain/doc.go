@@ -12,6 +12,7 @@
 //	producer.go  sending without an outbox         redis.go    the same with SETNX
 //	consume.go   fetch, process, settle            payment.go  effects outside of the database
 //	                                               retry.go    errors, retries, dead letters
+//	                                               reconcile.go both ends compared, and repaired
 //
 // It knows PostgreSQL (pgx) and, for redis.go, Redis or Valkey. It must not import the engine or an adapter: brokers come
 // as a Publisher and a Subscriber, crashes and halts as a Point.

@@ -43,6 +43,8 @@ var functions = map[string]any{
 	"ResendDue":         Job(ResendDue),
 	"PurgeInbox":        Job(PurgeInbox),
 	"PurgeInboxEarly":   Job(PurgeInboxEarly),
+	"Reconcile":         Job(Reconcile),
+	"ReportOnly":        Job(ReportOnly),
 
 	"RunRelay":         Runner(RunRelay),
 	"RunRelayGivingUp": Runner(RunRelayGivingUp),

@@ -117,12 +117,12 @@ type auditor struct {
 	totals   Totals
 	liveness Liveness
 
-	times       *delayCheck // nil if the arm has no delay
-	stall       *stallCheck
-	drain       *drainCheck // nil if the promise says nothing of a backlog
-	business    *business   // nil if the arm is about stores alone
-	deliveries  *deliveries
-	handledSeen int // Handled events in the ledger
+	times      *delayCheck // nil if the arm has no delay
+	stall      *stallCheck
+	drain      *drainCheck // nil if the promise says nothing of a backlog
+	business   *business   // nil if the arm is about stores alone
+	deliveries *deliveries
+	handles    bool // work on deliveries is in the ledger
 
 	primary       ledger.View // the view in which places and order are judged: raw, if it was read
 	primaryFlag   flags
@@ -204,11 +204,11 @@ func (a *auditor) contradiction(format string, args ...any) {
 
 // run makes the main pass, then lets the checks conclude, then looks up when it all happened.
 func (a *auditor) run() error {
-	segments, err := scan(a.open, a.see)
+	segments, err := scan(a.open, a.see, apart()...)
 	if err != nil {
 		return err
 	}
-	for i, s := range segments { // the full pass has seen all damage, the survey not that within skipped batches
+	for i, s := range segments { // the main pass has seen all damage, the survey not that within skipped batches
 		if i < len(a.survey.segments) {
 			s.killed = s.killed || a.survey.segments[i].killed
 		}
@@ -218,9 +218,13 @@ func (a *auditor) run() error {
 		s.settleSpans()
 	}
 	a.sum()
-	if err := merge(a.open, a.survey.segments, a.deliveries.see); err != nil {
+	for _, s := range a.survey.segments {
+		a.handles = a.handles || s.handles
+	}
+	if err := merge(a.open, a.survey.segments, a.consumed); err != nil {
 		return err
 	}
+	a.totals.Received = a.tally.received
 	a.finalReadOK = a.finalRead().OK
 	for _, c := range a.observers.conclude {
 		if err := c.conclude(); err != nil {
@@ -266,13 +270,6 @@ func (a *auditor) see(s *segment, e *ledger.Event) {
 		}
 	case ledger.Stored:
 		a.stored(s, e)
-	case ledger.Received:
-		a.tally.received++
-		for _, o := range a.observers.received {
-			o.received(s, e)
-		}
-	case ledger.Handled:
-		a.handledSeen++
 	case ledger.Effect:
 		if tableOf(e.Text) != ledger.TableDeadLetter {
 			a.tally.effects++
@@ -291,6 +288,17 @@ func (a *auditor) see(s *segment, e *ledger.Event) {
 			a.row(s, e)
 		}
 	}
+}
+
+// consumed takes the events of consumers, in the order of time.
+func (a *auditor) consumed(s *segment, e *ledger.Event) {
+	if e.Kind == ledger.Received {
+		a.tally.received++
+		for _, o := range a.observers.received {
+			o.received(s, e)
+		}
+	}
+	a.deliveries.see(s, e)
 }
 
 func (a *auditor) claim(m *flags, at int64) {
@@ -501,7 +509,7 @@ func (a *auditor) sum() {
 		}
 	}
 	t.InDoubt = max(0, t.Invoked-t.Confirmed-t.Refused)
-	t.Received, t.Effects = a.tally.received, a.tally.effects
+	t.Effects = a.tally.effects
 	if v.loadAt == math.MaxInt64 {
 		v.loadAt = 0
 		if a.pulse.firstSend != math.MaxInt64 {

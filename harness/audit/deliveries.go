@@ -300,7 +300,7 @@ func (x *deliveries) received(d *delivery) {
 		p.waiting = d.e.At
 	}
 	h.next, h.ever = max(h.next, offset+1), max(h.ever, offset+1)
-	if x.a.handledSeen == 0 {
+	if !x.a.handles {
 		return // nothing would take it out again
 	}
 	for len(h.pending) > h.head && h.pending[len(h.pending)-1].offset >= offset { // read again

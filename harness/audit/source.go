@@ -33,6 +33,7 @@ type segment struct {
 	stores    bool // holds Stored events
 	sends     bool // holds Invoke or Complete events
 	consumes  bool // holds events of consumers
+	handles   bool // holds Handled events
 	snapshots bool // holds rows of a final snapshot
 }
 
@@ -83,6 +84,7 @@ func scan(open Open, see func(s *segment, e *ledger.Event), kinds ...ledger.Kind
 		s.stores = r.Has(ledger.Stored)
 		s.sends = r.Has(ledger.Invoke) || r.Has(ledger.Complete)
 		s.consumes = slices.ContainsFunc(consumed, r.Has)
+		s.handles = r.Has(ledger.Handled)
 		s.snapshots = slices.ContainsFunc([]ledger.Kind{ledger.Effect, ledger.OutboxRow, ledger.InboxRow}, r.Has)
 	}
 	return segments, nil
@@ -91,8 +93,19 @@ func scan(open Open, see func(s *segment, e *ledger.Event), kinds ...ledger.Kind
 // consumed lists the kinds that consumers write.
 var consumed = []ledger.Kind{ledger.Received, ledger.Handled, ledger.Settled, ledger.Assigned, ledger.Revoked}
 
+// apart lists all other kinds. The main pass need not decode what merge does.
+func apart() []ledger.Kind {
+	var out []ledger.Kind
+	for k := ledger.Invoke; k <= ledger.Resent; k++ {
+		if !slices.Contains(consumed, k) {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
 // merge makes one pass over the consumers' events of all segments, those that earlier passes know, in
-// the order of time. Damage was met by the passes before it.
+// the order of time. Damage that those passes did not meet is added.
 func merge(open Open, segments []*segment, see func(s *segment, e *ledger.Event)) error {
 	sources, err := open()
 	if err != nil {
@@ -111,6 +124,9 @@ func merge(open Open, segments []*segment, see func(s *segment, e *ledger.Event)
 			case errors.Is(err, io.EOF):
 				return false, nil
 			case errors.As(err, &damage):
+				if !slices.ContainsFunc(l.s.damage, func(d *ledger.DamageError) bool { return d.Offset == damage.Offset }) {
+					l.s.damage = append(l.s.damage, damage)
+				}
 			case err != nil:
 				return false, err
 			default:

@@ -50,7 +50,7 @@ func (c *stallCheck) held(p *groupPart, to int64) {
 func (c *stallCheck) conclude() error {
 	a := c.a
 	bound := int64(a.header.Promise.MaxStall)
-	if q := a.survey.quiet; q != nil && a.handledSeen > 0 {
+	if q := a.survey.quiet; q != nil && a.handles {
 		for _, g := range a.deliveries.groups {
 			for _, p := range g.parts {
 				if g.placed > 0 && p.waiting != 0 && c.unfinished(p) {

@@ -78,16 +78,22 @@ func cleanup(t *testing.T) context.Context {
 	return ctx
 }
 
-// open makes disks, or skips where the machine cannot. In CI that is an error only if there are rights and loop devices.
+// unavailable skips: this machine cannot. In CI, as root and with loop devices, it has to.
+func unavailable(t *testing.T, err error) {
+	t.Helper()
+	_, loop := os.Stat("/dev/loop-control")
+	if os.Getenv("CI") == "true" && os.Getuid() == 0 && loop == nil {
+		t.Fatal(err)
+	}
+	t.Skip(err)
+}
+
+// open makes disks, or skips where the machine cannot.
 func open(t *testing.T, e *container.Engine, owner container.Owner, specs ...disk.Spec) *disk.Rack {
 	t.Helper()
 	r, err := disk.Open(t.Context(), e, owner, "rack", specs...)
 	if errors.Is(err, disk.ErrUnavailable) {
-		_, loop := os.Stat("/dev/loop-control")
-		if os.Getenv("CI") == "true" && os.Getuid() == 0 && loop == nil {
-			t.Fatal(err)
-		}
-		t.Skipf("needs loop devices: %v", err)
+		unavailable(t, err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -315,7 +321,7 @@ func TestNoSpaceIsSaid(t *testing.T) {
 	e, owner := engine(t)
 	_, err := disk.Open(t.Context(), e, owner, "rack", disk.Spec{Name: "a", MiB: 1 << 30})
 	if errors.Is(err, disk.ErrUnavailable) {
-		t.Skip(err)
+		unavailable(t, err)
 	}
 	if !errors.Is(err, disk.ErrNoSpace) {
 		t.Errorf("got %v", err)
@@ -374,7 +380,7 @@ func TestSlow(t *testing.T) {
 	before := timed()
 	s, err := r.Slow(t.Context(), "a", c, 512<<10)
 	if errors.Is(err, disk.ErrUnavailable) {
-		t.Skipf("this kernel throttles nothing: %v", err)
+		unavailable(t, err)
 	}
 	if err != nil {
 		t.Fatal(err)

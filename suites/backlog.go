@@ -33,7 +33,7 @@ func init() {
 }
 
 const (
-	backlog           = 360 // messages that wait when the consumers come back
+	backlog           = 270 // messages that wait when the consumers come back
 	backlogPartitions = 3
 	stepBack          = "back"
 
@@ -44,15 +44,11 @@ const (
 )
 
 func burst(ctx context.Context, s *worker.Session) error {
-	for _, p := range []struct {
-		name string
-		to   *int
-	}{{paramMessages, &s.Config.Messages}, {paramRate, &s.Config.Rate}} {
-		n, err := strconv.Atoi(s.Config.Params[p.name])
-		if err != nil {
-			return fmt.Errorf("read parameter %s: %w: %w", p.name, err, system.ErrUsage)
-		}
-		*p.to = n
+	p := &settingsOf{params: s.Config.Params}
+	s.Config.Messages = p.number(paramMessages)
+	s.SetRate(p.number(paramRate))
+	if p.err != nil {
+		return p.err
 	}
 	if err := worker.ProducerRole(kafka.Clients{})(ctx, s); err != nil {
 		return err
@@ -87,7 +83,7 @@ func draining(consumers int, until ...plan.State) []plan.Step {
 	for i := range backlogPartitions {
 		s := plan.Step{Name: fmt.Sprintf("away-%d", i+1), Do: harness.DoStopProcess, Process: fmt.Sprintf("consumer-%d", i+1)}
 		if i == 0 {
-			s.Until = []plan.State{{Kind: plan.Handled, N: 3 * backlogPartitions}}
+			s.Until = []plan.State{{Kind: plan.Handled, N: backlogPartitions}}
 		}
 		steps = append(steps, s)
 	}
@@ -107,7 +103,7 @@ func draining(consumers int, until ...plan.State) []plan.Step {
 
 // backlogScenario fills in what the scenarios have in common.
 func backlogScenario(s harness.Scenario) harness.Scenario {
-	s.Load = harness.Load{Rate: 5 * backlogPartitions, Keys: 48, Partitions: backlogPartitions, Tail: time.Second}
+	s.Load = harness.Load{Rate: backlogPartitions, Keys: 48, Partitions: backlogPartitions, Tail: time.Second}
 	s.Setup = makeTables
 	s.Snapshot = snapshotTables(tableNotifications)
 	s.Tables = []string{tableNotifications}
@@ -160,8 +156,8 @@ func backlogGone(ctx context.Context, e harness.Env, s plan.State) (bool, string
 }
 
 func backlogDrain() harness.Scenario {
-	control := backlogArm("too-slow", harness.Control, "300ms", backlogPartitions)
-	control.Break = &harness.Break{Knob: "work=300ms (capacity <= incoming)", Place: "liveness", Anomaly: "stall"}
+	control := backlogArm("too-slow", harness.Control, "1500ms", backlogPartitions)
+	control.Break = &harness.Break{Knob: "work=1500ms (capacity <= incoming)", Place: "liveness", Anomaly: "stall"}
 	gates := memberGates(backlogPartitions)
 	gates[gateDrained] = backlogGone
 	return backlogScenario(harness.Scenario{
@@ -169,7 +165,7 @@ func backlogDrain() harness.Scenario {
 		Summary: "the consumers are away while a backlog grows, and come back under the same load",
 		Guarded: "capacity above incoming: the backlog drains in backlog / (capacity - incoming)",
 		LookFor: "records-lag-max that grows, or the age of the oldest unprocessed record, beside a consumption rate (records-consumed-rate) that is not above the production rate (MessagesInPerSec): then it never drains",
-		Arms:    []harness.Arm{backlogArm("guarded", harness.Guarded, "40ms", backlogPartitions), control},
+		Arms:    []harness.Arm{backlogArm("guarded", harness.Guarded, "150ms", backlogPartitions), control},
 		Gates:   gates,
 		Steps: draining(backlogPartitions,
 			plan.State{Kind: plan.Custom, Name: gateDrained, Arms: []string{"guarded"}},
@@ -183,7 +179,7 @@ func backlogDrain() harness.Scenario {
 func moreConsumers() harness.Scenario {
 	const more = backlogPartitions + 2
 	arm := func(name string, consumers int, reason string) harness.Arm {
-		a := backlogArm(name, harness.Observation, "40ms", consumers)
+		a := backlogArm(name, harness.Observation, "150ms", consumers)
 		a.Reason = reason
 		return a
 	}

@@ -103,6 +103,15 @@ func (s *Session) Counts() Counts {
 	return c
 }
 
+// SetRate sets the rate that ProducerRole keeps, in messages per second; 0 = as fast as the window allows.
+func (s *Session) SetRate(perSecond int) {
+	s.rate.Store(int64(perSecond))
+	select {
+	case s.rateChanged <- struct{}{}:
+	default:
+	}
+}
+
 // Count adds to the totals: roles of a suite's own say with it what they have done, so that a plan
 // can wait for it. What ProducerRole and ConsumerRole do is counted by them.
 func (s *Session) Count(c Counts) {
@@ -245,11 +254,7 @@ func (s *Session) obey(c command) error {
 	case cmdStart:
 		s.once.start.Do(func() { close(s.started) })
 	case cmdRate:
-		s.rate.Store(int64(c.Rate))
-		select {
-		case s.rateChanged <- struct{}{}:
-		default:
-		}
+		s.SetRate(c.Rate)
 	case cmdStop:
 		s.once.stop.Do(func() { close(s.stopping) })
 	case cmdEnd:

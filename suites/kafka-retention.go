@@ -148,6 +148,12 @@ func oldTimestamps() harness.Scenario {
 	arm := func(name string, role harness.Role, timestamps string) harness.Arm {
 		return harness.Arm{
 			Name: name, Role: role, Node: hurried,
+			Promise: ledger.Promise{
+				Text:   "each record whose send was confirmed stays in the log for as long as retention.ms says",
+				Start:  "the confirm that the producer saw",
+				End:    "the log, read to its end",
+				Places: []string{"store"},
+			},
 			Client: map[string]string{"timestamp.age.ms": strconv.Itoa(int(time.Hour.Milliseconds()))},
 			Destination: map[string]string{
 				"segment.ms": rolling, "file.delete.delay.ms": "1000", "retention.ms": "1800000", "message.timestamp.type": timestamps,

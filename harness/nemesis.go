@@ -40,8 +40,11 @@ type injection struct {
 	healed     bool
 }
 
-// mark is the state of the counts when a step acted.
+// mark is the state of the counts when a step acted. Of sends it is the state once an injection was
+// in place: what was sent while a fault was being put in place has not met it. Of what processes do
+// it is the state before the act, which may be over before it returns.
 type mark struct {
+	at    time.Time
 	crews map[string]map[string]tally             // arm -> crew
 	wire  map[string]map[string]system.WireCounts // arm -> node
 }
@@ -80,6 +83,11 @@ func (n *nemesis) run(ctx context.Context) error {
 }
 
 func (n *nemesis) step(ctx context.Context, s plan.Step, r *StepResult) error {
+	if len(s.Arms) > 0 && len(n.w.chosen(s.Arms)) == 0 {
+		n.marks[s.Name] = n.mark()
+		r.Seen, r.Reached = "its arms do not run on this cluster", true
+		return nil
+	}
 	entered := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Cap, errCapped)
 	defer cancel()
@@ -90,7 +98,9 @@ func (n *nemesis) step(ctx context.Context, s plan.Step, r *StepResult) error {
 	var err error
 	switch {
 	case s.Inject != nil:
-		err = n.inject(ctx, s, r)
+		if err = n.inject(ctx, s, r); err == nil {
+			n.marks[s.Name] = n.marks[s.Name].struck(n.mark())
+		}
 	case s.Heal != "":
 		n.healed = true
 		err = n.heal(ctx, n.injection(s.Heal))
@@ -113,6 +123,9 @@ func (n *nemesis) await(ctx context.Context, s plan.Step, entered time.Time, r *
 		all := true
 		var seen []string
 		for _, u := range s.Until {
+			if len(u.Arms) == 0 {
+				u.Arms = s.Arms
+			}
 			ok, what, err := n.reached(ctx, u, entered)
 			if err != nil && ctx.Err() == nil {
 				what = err.Error() // remote state cannot always be asked while a fault is on
@@ -147,7 +160,7 @@ func (n *nemesis) await(ctx context.Context, s plan.Step, entered time.Time, r *
 }
 
 func (n *nemesis) mark() mark {
-	m := mark{crews: map[string]map[string]tally{}, wire: map[string]map[string]system.WireCounts{}}
+	m := mark{at: time.Now(), crews: map[string]map[string]tally{}, wire: map[string]map[string]system.WireCounts{}}
 	for _, a := range n.w.arms {
 		m.crews[a.arm.Name], m.wire[a.arm.Name] = map[string]tally{}, map[string]system.WireCounts{}
 		for _, c := range a.crews() {
@@ -162,6 +175,20 @@ func (n *nemesis) mark() mark {
 		}
 	}
 	return m
+}
+
+// struck is the mark of an injection: then is the mark taken once it was in place.
+func (m mark) struck(then mark) mark {
+	for arm, crews := range then.crews {
+		for name, t := range crews {
+			was := m.crews[arm][name]
+			c := was.counts
+			c.Sent, c.Confirmed, c.Refused = t.counts.Sent, t.counts.Confirmed, t.counts.Refused
+			c.InDoubt, c.Claimed = t.counts.InDoubt, t.counts.Claimed
+			crews[name] = tally{counts: c, ended: was.ended, at: was.at}
+		}
+	}
+	return then
 }
 
 // clusterOf returns the cluster that a target's nodes are of.

@@ -93,7 +93,11 @@ func (n *nemesis) reached(ctx context.Context, s plan.State, entered time.Time) 
 			return false, "still running", nil
 		})
 	case plan.Elapsed:
-		passed := time.Since(entered)
+		from := entered
+		if s.Since != "" {
+			from = n.marks[s.Since].at
+		}
+		passed := time.Since(from)
 		return passed >= s.Hold, passed.Round(time.Millisecond).String(), nil
 	case plan.Custom:
 		gate, ok := n.w.scenario.Gates[s.Name]

@@ -103,8 +103,12 @@ func (w *wireFault) Evidence(context.Context) (system.Evidence, error) {
 	if w.rule.Action == netproxy.Answer {
 		did = "answered with " + w.rule.Code + " and not forwarded"
 	}
+	bit := h.Done >= w.want
+	if w.rule.Action == netproxy.DropResponse && w.rule.Kind == KindProduce {
+		bit = bit && h.Messages > 0 // a swallowed refusal takes no confirm away
+	}
 	return system.Evidence{
-		Bit: h.Done >= w.want, Count: h.Done,
+		Bit: bit, Count: h.Done,
 		Detail: fmt.Sprintf("%d of %d %s requests of %s to %s %s (%d messages), %d such requests seen",
 			h.Done, w.want, w.rule.Kind, client, w.node.name, did, h.Messages, h.Seen),
 	}, nil

@@ -159,7 +159,7 @@ func severity(name string) int {
 // attributionMeanings explains each attribution in words that follow "it".
 var attributionMeanings = map[string]string{
 	NeverPublished:      "was never published: it was refused, or never handed to the client",
-	ClientBuffer:        "was never accepted by the broker: it died in the client, on the wire or unread in the broker's socket",
+	ClientBuffer:        "has no confirm from the broker on record: it died in the client, on the wire, unread in the broker's socket, or before it was replicated",
 	Broker:              "was accepted by the broker and is gone there",
 	Unroutable:          "reached the broker, which had nowhere to put it",
 	Expired:             "was accepted and deleted by age or size: its position lies below the start of the log",

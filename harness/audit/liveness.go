@@ -14,7 +14,7 @@ import (
 )
 
 func init() {
-	register(check{name: "liveness", version: 1, reports: []string{Unavailable}, start: func(a *auditor) any { return &livenessCheck{a} }})
+	register(check{name: "liveness", version: 2, reports: []string{Unavailable}, start: func(a *auditor) any { return &livenessCheck{a} }})
 }
 
 // Latencies are kept in microseconds up to an hour, to three digits.
@@ -104,8 +104,9 @@ func (p *pulse) send(at int64) {
 	p.lastSend = max(p.lastSend, at)
 }
 
-// confirm takes the first confirm of a message. A send is before, during or after by when it was
-// sent: before the first strike, after the last heal, or in between.
+// confirm takes the first confirm of a message. Before are those that came before the first strike, after
+// those of sends made after the last heal, and during all others: what was in flight at the strike waited
+// for its end, and says nothing of the time before it.
 func (p *pulse) confirm(v *survey, sent, at int64) {
 	s, within := p.slice(at)
 	s.confirmed++
@@ -131,7 +132,7 @@ func (p *pulse) confirm(v *survey, sent, at int64) {
 	}
 	h := &p.during
 	switch {
-	case sent < v.firstStrike:
+	case at < v.firstStrike:
 		h = &p.before
 	case sent > v.lastHeal:
 		h = &p.after

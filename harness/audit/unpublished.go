@@ -24,7 +24,7 @@ func (c *unpublishedCheck) conclude() error {
 		id, published := identity(event), *f&published != 0
 		c.a.findings.add(findingKey{anomaly: Unpublished}, id, "", func() string {
 			if published {
-				return fmt.Sprintf("event %s is committed; it was handed to a client and never accepted by the broker", id)
+				return fmt.Sprintf("event %s is committed; it was handed to a client, and no confirm from the broker is on record", id)
 			}
 			return fmt.Sprintf("event %s is committed, and nobody ever handed it to a client", id)
 		})

@@ -96,6 +96,8 @@ type Latency struct {
 
 // Liveness is measured always and judged only where the promise bounds it.
 type Liveness struct {
+	// Before was confirmed before the first strike, After was sent after the last heal; what was in flight
+	// at the strike is in During.
 	Before, During, After Latency
 	LongestGap            time.Duration // without any confirm, between first strike and the end of the load
 	GapFrom               int64         // monotonic ns

@@ -182,6 +182,13 @@ func TestHeaderIsStrict(t *testing.T) {
 		"no schema":       `{}`,
 		"an unknown rule": `{"Schema":1,"Promise":{"Forbid":["lost"]}}`,
 		"not JSON":        `{`,
+
+		"a huge payload":          `{"Schema":1,"Workload":{"Keys":1,"PayloadSize":1099511627776}}`,
+		"a negative payload":      `{"Schema":1,"Workload":{"Keys":1,"PayloadSize":-1}}`,
+		"many keys":               `{"Schema":1,"Workload":{"Keys":4294967295,"PayloadSize":160}}`,
+		"many partitions":         `{"Schema":1,"Destinations":[{"Name":"t","Partitions":9000000000000000000}]}`,
+		"negative partitions":     `{"Schema":1,"Destinations":[{"Name":"t","Partitions":-1}]}`,
+		"negative old partitions": `{"Schema":1,"Destinations":[{"Name":"t","Partitions":3,"Grown":[-2]}]}`,
 	} {
 		if _, err := DecodeHeader([]byte(text)); err == nil {
 			t.Errorf("%s is accepted", name)

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -212,7 +213,8 @@ func EncodeHeader(h Header) ([]byte, error) {
 }
 
 // DecodeHeader reads what EncodeHeader wrote. The error wraps ErrSchema for another schema. Unknown
-// fields are an error: a rule of the promise that is not understood must not be dropped.
+// fields are an error: a rule of the promise that is not understood must not be dropped. So are sizes that make
+// no sense: the audit makes payloads and walks partitions by them.
 func DecodeHeader(b []byte) (Header, error) {
 	var version struct{ Schema int }
 	if err := json.Unmarshal(b, &version); err != nil {
@@ -227,5 +229,39 @@ func DecodeHeader(b []byte) (Header, error) {
 	if err := dec.Decode(&h); err != nil {
 		return Header{}, fmt.Errorf("decode ledger header: %w", err)
 	}
+	if err := h.sane(); err != nil {
+		return Header{}, fmt.Errorf("decode ledger header: %w", err)
+	}
 	return h, nil
+}
+
+// Bounds of what a header may ask of whoever recomputes payloads and looks at each partition: far beyond
+// any run, and far below what takes a machine's memory.
+const (
+	maxPayload      = 1 << 28
+	maxKeys         = 1 << 28
+	maxPartitions   = 1 << 16
+	maxDestinations = 1 << 10
+)
+
+// sane returns an error for sizes that no run has. 0 is no size at all: a field that was not filled in.
+func (h *Header) sane() error {
+	within := func(what string, n, most int) error {
+		if n < 0 || n > most {
+			return fmt.Errorf("%s is %d, not within 0..%d", what, n, most)
+		}
+		return nil
+	}
+	errs := []error{
+		within("the size of payloads", h.Workload.PayloadSize, maxPayload),
+		within("the number of keys", int(h.Workload.Keys), maxKeys),
+		within("the number of destinations", len(h.Destinations), maxDestinations),
+	}
+	for _, d := range h.Destinations {
+		errs = append(errs, within("the number of partitions of "+d.Name, d.Partitions, maxPartitions))
+		for _, n := range d.Grown {
+			errs = append(errs, within("an earlier number of partitions of "+d.Name, n, maxPartitions))
+		}
+	}
+	return errors.Join(errs...)
 }

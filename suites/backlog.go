@@ -96,7 +96,8 @@ func draining(consumers int, until ...plan.State) []plan.Step {
 		steps = append(steps, s)
 	}
 	return append(steps,
-		plan.Step{Name: stepBack, Until: []plan.State{{Kind: plan.Custom, Name: membersGate(consumers)}}},
+		plan.Step{Name: "joined", Until: []plan.State{{Kind: plan.Custom, Name: membersGate(consumers)}}},
+		plan.Step{Name: stepBack, Until: []plan.State{{Kind: plan.Handled, N: backlogPartitions, Since: "joined"}}},
 		plan.Step{Name: "drained", Until: until, Cap: 90 * time.Second},
 	)
 }

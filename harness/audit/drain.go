@@ -139,7 +139,12 @@ type drained struct {
 	rest               time.Duration // what it took from there; 0 = it was never drained
 }
 
-func (p *drainPartition) measure(from int64) drained {
+func (p *drainPartition) measure(since int64) drained {
+	// A consumer that has only just come back has an assignment and a fetch to wait for: that is no part of its capacity.
+	from := since
+	if n := upTo(p.out, since); n < len(p.out) {
+		from = min(p.out[n], since+int64(drainPatience))
+	}
 	m := drained{backlog: p.waiting(from)}
 	if handled := upTo(p.out, from); handled < len(p.in) {
 		m.oldest = max(0, time.Duration(from-p.in[handled]))

@@ -40,7 +40,7 @@ func TestDrain(t *testing.T) {
 			}
 			return 6 * ms
 		}, 50, "not drained", Broke},
-		{"too little to measure", func(int64) int64 { return 5 * ms }, 500, "only 100 waited", ArmInconclusive},
+		{"too little to measure", func(int64) int64 { return 5 * ms }, 500, "only 99 waited", ArmInconclusive},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			x := history{

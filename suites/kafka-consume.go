@@ -277,7 +277,7 @@ func crashAfterBusinessCommit() harness.Scenario {
 			return pairOf("kafka-consume/crash-after-business-commit", paramHandler, crashing(protocol, chain.AfterBusinessCommit))
 		}),
 		Steps:    crashed(),
-		Evidence: ledger.Evidence{Bites: []string{"crash-consumer-1"}},
+		Evidence: ledger.Evidence{Bites: []string{"crash-consumer-1"}, Redelivered: 1},
 	})
 }
 
@@ -375,7 +375,7 @@ func rebalanceMidBatch() harness.Scenario {
 			{Name: "returns", Do: harness.DoThawProcess, Process: "consumer-1"},
 			goesOn("returns"),
 		},
-		Evidence: ledger.Evidence{Bites: []string{"hold-consumer-1", "stalls"}},
+		Evidence: ledger.Evidence{Bites: []string{"hold-consumer-1", "stalls"}, Redelivered: 1},
 	})
 }
 
@@ -448,7 +448,7 @@ func slowHandler() harness.Scenario {
 			},
 			goesOn("goes-on"),
 		},
-		Evidence: ledger.Evidence{Bites: []string{"hold-consumer-1"}},
+		Evidence: ledger.Evidence{Bites: []string{"hold-consumer-1"}, Redelivered: 1},
 	})
 }
 

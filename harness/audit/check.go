@@ -41,9 +41,18 @@ func register(c check) {
 	slices.SortFunc(checks, func(a, b check) int { return strings.Compare(a.name, b.name) })
 }
 
-// Checks returns the names and versions of the checks of this binary.
+// The rules of evidence have a version among those of the checks, raised whenever the same ledger may be
+// found to prove more or less. Ledgers that name none are of version 1; since version 2 they hold the end
+// positions at quiescence and the length of what each worker wrote.
+const (
+	evidenceRules   = "evidence"
+	evidenceVersion = 2
+)
+
+// Checks returns the names and versions of the checks of this binary, and of its rules of evidence.
 func Checks() map[string]int {
-	out := make(map[string]int, len(checks))
+	out := make(map[string]int, len(checks)+1)
+	out[evidenceRules] = evidenceVersion
 	for _, c := range checks {
 		out[c.name] = c.version
 	}

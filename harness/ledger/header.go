@@ -165,16 +165,23 @@ type Expect struct {
 	Knob        string // the one knob that differs from the guarded arm
 	Forces      []string
 	Place       string // where in the chain
+	// Also lists the other anomalies that the knob, or what it forces, is known to cause. Any other one that the
+	// promise forbids makes the control inconclusive: what it shows is then not what the knob does.
+	Also []string `json:",omitempty"`
 }
 
-// During says what an arm's clients must have seen between strike and heal.
+// During says what an arm's clients must have seen in one stretch of the plan: from At until the plan's next
+// strike or heal. Only sends count that were made since the strike that At is, or that was the last before it.
 type During struct {
-	Confirmed int `json:",omitempty"` // at least so many confirmed
-	Refused   int `json:",omitempty"` // at least so many refused or, if Silent, silent
-	Silent    int `json:",omitempty"` // at least so many sends made after a strike that had not completed at the plan's next strike or heal
+	// At names an injection or a step that was reached; empty = the first strike. With a full window nothing new
+	// is sent after such a step: sends made before it, since the strike, must then be silent to its end.
+	At        string `json:",omitempty"`
+	Confirmed int    `json:",omitempty"` // at least so many confirmed within the stretch
+	Refused   int    `json:",omitempty"` // at least so many refused within it
+	Silent    int    `json:",omitempty"` // at least so many that had not completed at its end, or only in doubt
 	// RefusedOrSilent: refused plus silent must reach so many.
 	RefusedOrSilent int `json:",omitempty"`
-	// MaxConfirmed, if not nil, is the most that may be confirmed.
+	// MaxConfirmed, if not nil, is the most that may be confirmed within the stretch.
 	MaxConfirmed *int `json:",omitempty"`
 }
 
@@ -182,14 +189,18 @@ type During struct {
 // and the load, never about the fault's effect on data. All counts are per arm.
 type Evidence struct {
 	Before   int    // confirmed (or, where nothing confirms, claimed) before the first strike
-	InFlight int    // sends invoked before a strike and not completed at it
-	During   During // between first strike and last heal
+	InFlight int    // sends invoked before the strike and not completed at it
+	During   During // between strike and heal
 	After    int    // confirmed (or claimed) after the last heal
 	// Bites lists the injections (by plan name; "crash-NAME" for the planned crash of process NAME)
 	// that must have left proof.
 	Bites []string
 	// Ends lists workers that must have ended as planned, where the crash is the fault.
 	Ends []string
+	// InFlightAt names the injection that InFlight is about; empty = the first strike.
+	InFlightAt string `json:",omitempty"`
+	// EndsBuffered: at each of Ends the worker's client must have held at least so many sends.
+	EndsBuffered int `json:",omitempty"`
 	// Ordered: at least so many business transactions are committed.
 	Ordered int `json:",omitempty"`
 	// HandledBefore and HandledAfter: at least so many deliveries were handled OK before the first strike,

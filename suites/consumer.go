@@ -117,6 +117,7 @@ type consuming struct {
 	commit, revoke string
 	ahead          chan fetched // of paramPoll "ahead"; else nil
 	stop           context.CancelFunc
+	abandon        context.CancelFunc // the batch that is processed
 
 	fetches sync.WaitGroup // of the poller
 
@@ -305,7 +306,7 @@ func (c *consuming) run(ctx context.Context) error {
 		c.fetches.Add(1)
 		go c.pollAhead(ctx)
 	}
-	err := chain.RunConsumer(ctx, c.service, c, c.handle, c.loop)
+	err := chain.RunConsumer(ctx, c.service, c, c.handle, c.oneBatch)
 	c.stop()
 	c.fetches.Wait()
 	ctx = context.WithoutCancel(ctx)
@@ -313,6 +314,14 @@ func (c *consuming) run(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return errors.Join(err, c.missing)
+}
+
+// oneBatch runs the loop on one batch, which is abandoned as a whole if a delivery turns out to be somebody else's: to park
+// that one, say, would be wrong.
+func (c *consuming) oneBatch(ctx context.Context, s *chain.Service, sub chain.Subscriber, handle chain.Handler) error {
+	ctx, c.abandon = context.WithCancel(ctx)
+	defer c.abandon()
+	return c.loop(ctx, s, sub, handle)
 }
 
 // pollAhead fetches the next batch while the one before is processed.
@@ -454,6 +463,7 @@ func (c *consuming) handle(ctx context.Context, s *chain.Service, ev chain.Event
 	d := c.batch[ev.ID][0]
 	c.current, c.batch[ev.ID] = d, c.batch[ev.ID][1:]
 	if c.member != nil && !c.owned[d.Partition] {
+		c.abandon()
 		return "", errNotOurs
 	}
 	c.handled++

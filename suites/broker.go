@@ -34,7 +34,7 @@ func init() { patterns(onKafka) }
 // patterns registers the suites of patterns on a broker, and the roles of their workers.
 func patterns(b broker) {
 	for name, role := range map[string]worker.Role{
-		roleConsume: consumeRole(b.clients), roleOrders: ordersRole(b.clients), roleJob: jobRole(b.clients), roleReplay: replayRole(b.clients),
+		roleConsume: consumeRole(b.clients), roleOrders: b.ordersRole(), roleJob: b.jobRole(), roleReplay: b.replayRole(),
 	} {
 		if name = b.role(name); name != roleKafkaConsume { // that one is there already
 			worker.Register(name, role)
@@ -65,12 +65,12 @@ func (b broker) orders(params map[string]string, incarnations ...harness.Incarna
 
 // relay runs a job with a publisher.
 func (b broker) relay(name string, params map[string]string) harness.Process {
-	return harness.Process{Name: name, Role: b.role(roleJob), Client: b.producer, Params: params}
+	return harness.Process{Name: name, Role: b.role(roleJob), Params: params}
 }
 
 // replayer sends events again, once a step starts it.
 func (b broker) replayer(name string, params map[string]string) harness.Process {
-	return harness.Process{Name: name, Role: b.role(roleReplay), Client: b.producer, Params: params, Manual: true}
+	return harness.Process{Name: name, Role: b.role(roleReplay), Params: params, Manual: true}
 }
 
 // reader is a consumer of the group that bears its name.

@@ -23,8 +23,15 @@ var leftFor = map[string]string{
 	"RelayBelowHorizon": "SELECT count(*) FROM outbox o, relay_cursor c WHERE (o.xid, o.seq) > (c.xid, c.seq)",
 	"RelayPastCursor":   "SELECT count(*) FROM outbox o, relay_cursor c WHERE o.seq > c.seq",
 	"ResendDue":         "SELECT count(*) FROM retry_queue",
+	"Reconcile":         unreconciled,
 	roleExecutor:        "SELECT count(*) FROM payment_intents WHERE status = 'pending'",
 }
+
+// unreconciled counts orders without an effect, rows that are not published and effects that happened twice.
+const unreconciled = `SELECT
+	(SELECT count(*) FROM orders o WHERE NOT EXISTS (SELECT FROM notifications n WHERE n.event_id = o.event_id))
+	+ (SELECT count(*) FROM outbox WHERE status <> 'published')
+	+ (SELECT count(*) - count(DISTINCT event_id) FROM notifications)`
 
 // chainDrained says whether an arm's relays, executors and consumers have nothing left to do.
 func chainDrained(ctx context.Context, e harness.ArmEnv) (done bool, seen string, progress int64, err error) {

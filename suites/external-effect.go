@@ -117,7 +117,7 @@ func (b broker) unresolvable() harness.Scenario {
 		LookFor: "payments that wait for a person: SELECT * FROM payment_intents WHERE status = 'in doubt', and their age",
 		Sources: paymentSources,
 		Arms: []harness.Arm{{
-			Name: "keyless", Role: harness.Observation, Client: b.producer, Destination: b.destination, Code: &harness.Code{Guarded: "ExecuteIntents"},
+			Name: "keyless", Role: harness.Observation, Destination: b.destination, Code: &harness.Code{Guarded: "ExecuteIntents"},
 			Reason: "no code can know the outcome; what it shows is that exactly the one payment is in doubt, and none is made twice",
 			Processes: []harness.Process{
 				b.reader("consumer-1", map[string]string{paramHandler: "PlacePaidOrder"}), executor(nil),

@@ -475,9 +475,8 @@ func lagTooSmall() harness.Scenario {
 
 // sent are the arms of a pair of commands that send: what a request handler calls when there is no outbox. A job sends again
 // what they keep.
-func sentBy(pair, place string, promise ledger.Promise, client, params map[string]string, more ...harness.Process) []harness.Arm {
+func sentBy(pair, place string, promise ledger.Promise, params map[string]string, more ...harness.Process) []harness.Arm {
 	return onKafka.pairArms(pair, place, paramCommand, func(a *harness.Arm, function string) {
-		a.Client = client
 		a.Producer = onKafka.orders(with(params, paramCommand, function, paramClaims, "true"))
 		a.Processes = append([]harness.Process{onKafka.relay("resender", map[string]string{paramJob: "ResendDue", paramTimeout: "5s"})}, more...)
 		a.Promise = promise
@@ -517,14 +516,14 @@ func refused(until ...plan.State) []plan.Step {
 
 func swallowedError() harness.Scenario {
 	// The client takes few records while the brokers are away, and refuses the others.
-	client := with(onKafka.producer, "max.buffered", "8", "delivery.timeout.ms", "2000")
+	const client = "max.buffered=8 delivery.timeout.ms=2000"
 	return resent(harness.Scenario{
 		Name: "swallowed-error", Window: "W1", Cost: 25 * time.Second,
 		Summary: "the brokers refuse connections for longer than the client tries to deliver",
 		Guarded: "the error callback writes the record to a retry table, and a job sends it again: after 1, 2 and 4 s, five times in all",
 		LookFor: lookFor("kafka-acks/swallowed-error"),
 		Sources: []string{"Kafka documentation, producer configuration: delivery.timeout.ms, max.block.ms", "KIP-91 (an upper bound of the time until a send is reported)"},
-		Arms:    sentBy("kafka-acks/swallowed-error", "store", resentPromise(0), client, map[string]string{paramTimeout: "1s"}),
+		Arms:    sentBy("kafka-acks/swallowed-error", "store", resentPromise(0), map[string]string{paramTimeout: "1s", paramClient: client}),
 		Steps:   refused(plan.State{Kind: plan.Claimed, N: 2 * seen, Since: "refused"}, plan.State{Kind: plan.Refused, N: seen, Since: "refused"}),
 		Evidence: ledger.Evidence{
 			Before: seen, After: seen, Bites: []string{"refused"},
@@ -540,7 +539,7 @@ func unboundedRetry() harness.Scenario {
 		Guarded: "a caller waits for a second, a bounded number of them at once; then the record goes to the retry table and the caller on",
 		LookFor: lookFor("kafka-acks/unbounded-retry"),
 		Sources: []string{"Kafka documentation, producer configuration: max.block.ms, retries, delivery.timeout.ms", "Michael Nygard, Release It!: timeouts, bulkheads"},
-		Arms: sentBy("kafka-acks/unbounded-retry", "liveness", resentPromise(limit), onKafka.producer,
+		Arms: sentBy("kafka-acks/unbounded-retry", "liveness", resentPromise(limit),
 			map[string]string{paramDeadline: "1s", paramCallers: "16"}),
 		// Here time itself is the fault.
 		Steps:    refused(plan.State{Kind: plan.Elapsed, Hold: away, Since: "refused"}),
@@ -562,7 +561,7 @@ func timeoutIsNotFailure() harness.Scenario {
 		LookFor: lookFor("kafka-acks/timeout-is-not-failure"),
 		Sources: []string{"Kafka documentation, producer configuration: request.timeout.ms, retries", "KIP-98 (idempotence knows the client's own retries, not the application's)"},
 		Targets: map[string]plan.Role{"leader": plan.Leader},
-		Arms: sentBy("kafka-acks/timeout-is-not-failure", "effect", promise, onKafka.producer,
+		Arms: sentBy("kafka-acks/timeout-is-not-failure", "effect", promise,
 			map[string]string{paramTimeout: "700ms"}, onKafka.reader("consumer-1", nil)),
 		Steps: []plan.Step{
 			{

@@ -1,6 +1,7 @@
 package suites
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,10 @@ const (
 	paramRun   = "run"
 	paramOnce  = "once"
 	paramBatch = "batch"
+	// paramClient holds settings of the client on top of the broker's usual ones: "name=value name=value".
+	paramClient = "client"
+	// paramEvery is the pause between two looks of a job that found nothing; default 20 ms.
+	paramEvery = "every"
 	// paramRedeliver and paramReplay are those of chain.Service.
 	paramRedeliver = "redeliver"
 	paramReplay    = "replay"
@@ -83,7 +88,7 @@ func newService(s *worker.Session, p *settingsOf, pool *pgxpool.Pool) *chain.Ser
 	service := &chain.Service{
 		Name: or(p.params[paramConsumer], defaultConsumer), Destination: s.Config.Client.Destination, DB: pool, Log: s.Log,
 		Batch: p.number(paramBatch), Tries: p.number(paramTries), Deadline: p.duration(paramDeadline),
-		Redeliver: p.duration(paramRedeliver), Replay: p.duration(paramReplay), Poll: 20 * time.Millisecond,
+		Redeliver: p.duration(paramRedeliver), Replay: p.duration(paramReplay), Poll: cmp.Or(p.duration(paramEvery), 20*time.Millisecond),
 		Backoff: chain.Backoff{First: 20 * time.Millisecond, Max: 500 * time.Millisecond, Jitter: 0.5, Seed: s.Config.Seed},
 		Point: func(ctx context.Context, point string, ev chain.Event) error {
 			return s.PointOf(ctx, point, ev.ID, ev.Key)
@@ -97,7 +102,7 @@ func newService(s *worker.Session, p *settingsOf, pool *pgxpool.Pool) *chain.Ser
 
 // ordersRole is the load of a chain that begins in a database, or at a caller: an open loop that carries out one command for
 // each event. Commands of one key follow each other, those of different keys run side by side.
-func ordersRole(clients system.Clients) worker.Role {
+func (b broker) ordersRole() worker.Role {
 	return func(ctx context.Context, s *worker.Session) (err error) {
 		p := &settingsOf{params: s.Config.Params}
 		o := &ordering{s: s, claims: p.params[paramClaims] == "true", names: renamer{s: s}, at: map[uint64]*order{}}
@@ -107,7 +112,7 @@ func ordersRole(clients system.Clients) worker.Role {
 			return err
 		}
 		defer pool.Close()
-		out, err := openPublisher(ctx, s, clients, s.Config.Stream+streamOfMessages)
+		out, err := b.openPublisher(ctx, s, s.Config.Stream+streamOfMessages)
 		if err != nil {
 			return err
 		}
@@ -157,8 +162,8 @@ func (o *ordering) run(ctx context.Context) error {
 		queues[k] = make(chan chain.Event, laneDepth)
 		lanes.Go(func() {
 			for ev := range queues[k] {
-				if ctx.Err() != nil {
-					continue
+				if ctx.Err() != nil || o.stopping() {
+					continue // never begun
 				}
 				if err := o.one(ctx, ev); err != nil {
 					cancel(err)
@@ -179,6 +184,15 @@ func (o *ordering) run(ctx context.Context) error {
 		<-done
 	}
 	return err
+}
+
+func (o *ordering) stopping() bool {
+	select {
+	case <-o.s.Stopping():
+		return true
+	default:
+		return false
+	}
 }
 
 // dispatch hands out what is due until the worker is to stop.
@@ -320,7 +334,7 @@ func (o *ordering) ordered(ev chain.Event, this *order, outcome ledger.Outcome) 
 }
 
 // jobRole runs a chain.Job with a publisher: a relay, the resending of what could not be sent, or the purging of an inbox.
-func jobRole(clients system.Clients) worker.Role {
+func (b broker) jobRole() worker.Role {
 	return func(ctx context.Context, s *worker.Session) (err error) {
 		p := &settingsOf{params: s.Config.Params}
 		job := function[chain.Job](p, paramJob, "Relay")
@@ -330,7 +344,7 @@ func jobRole(clients system.Clients) worker.Role {
 			return err
 		}
 		defer pool.Close()
-		out, err := openPublisher(ctx, s, clients, s.Config.Stream)
+		out, err := b.openPublisher(ctx, s, s.Config.Stream)
 		if err != nil {
 			return err
 		}

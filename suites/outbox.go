@@ -66,10 +66,10 @@ func (b broker) pairArms(pair, place, knob string, set func(a *harness.Arm, func
 	}
 	anomaly, attribution, _ := strings.Cut(p.Anomaly, "/")
 	guarded := harness.Arm{
-		Name: "guarded", Role: harness.Guarded, Client: b.producer, Destination: b.destination, Code: &harness.Code{Guarded: p.Guarded},
+		Name: "guarded", Role: harness.Guarded, Destination: b.destination, Code: &harness.Code{Guarded: p.Guarded},
 	}
 	control := harness.Arm{
-		Name: kebab(p.Unsafe), Role: harness.Control, Client: b.producer, Destination: b.destination,
+		Name: kebab(p.Unsafe), Role: harness.Control, Destination: b.destination,
 		Code:  &harness.Code{Guarded: p.Guarded, Unsafe: p.Unsafe},
 		Break: &harness.Break{Knob: knob + "=" + p.Unsafe, Place: place, Anomaly: anomaly, Attribution: attribution},
 	}
@@ -113,7 +113,7 @@ func (b broker) crashBetween() harness.Scenario {
 			{Name: "crashed", Until: []plan.State{{Kind: plan.ProcessEnded, Process: "producer", N: 2}}},
 			handledMore("crashed"),
 		},
-		Evidence: ledger.Evidence{Bites: []string{"crash-producer"}, Ends: []string{"producer-1", "producer-2"}, HandledBefore: seen / 2, HandledAfter: seen},
+		Evidence: ledger.Evidence{Bites: []string{"crash-producer"}, Ends: []string{"producer-1", "producer-2"}, HandledAfter: seen},
 	})
 }
 
@@ -210,7 +210,7 @@ func (b broker) lateCommitGap() harness.Scenario {
 			},
 			handledMore("committed"),
 		},
-		Evidence: ledger.Evidence{Bites: []string{"hold-producer"}, HandledBefore: seen, HandledAfter: seen},
+		Evidence: ledger.Evidence{Bites: []string{"hold-producer"}, HandledAfter: seen},
 	})
 }
 
@@ -255,7 +255,7 @@ func (b broker) concurrentRelays() harness.Scenario {
 			},
 			handledMore("released"),
 		},
-		Evidence: ledger.Evidence{Bites: []string{"hold-relay-1"}, HandledBefore: seen / 2, HandledAfter: seen},
+		Evidence: ledger.Evidence{Bites: []string{"hold-relay-1"}, HandledAfter: seen},
 	})
 }
 
@@ -358,7 +358,7 @@ func (b broker) asyncCommit() harness.Scenario {
 	}
 	arm := func(name, commit string, role harness.Role) harness.Arm {
 		return harness.Arm{
-			Name: name, Role: role, Client: b.producer, Destination: b.destination, WithNode: server(commit), Producer: b.orders(nil),
+			Name: name, Role: role, Destination: b.destination, WithNode: server(commit), Producer: b.orders(nil),
 			Processes: []harness.Process{b.relay("relay-1", nil), b.reader("consumer-1", nil)},
 		}
 	}

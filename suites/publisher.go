@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,14 +37,20 @@ type publisher struct {
 	sent map[uint64]bool // with own
 }
 
-// openPublisher opens a client. Its messages are of the given stream.
-func openPublisher(ctx context.Context, s *worker.Session, clients system.Clients, stream uint32) (*publisher, error) {
+// openPublisher opens a client with the broker's usual settings. Its messages are of the given stream.
+func (b broker) openPublisher(ctx context.Context, s *worker.Session, stream uint32) (*publisher, error) {
 	p := &publisher{s: s, stream: stream, size: s.Config.Workload.PayloadSize, sent: map[uint64]bool{}}
 	if _, err := fmt.Sscan(s.Config.Params[worker.ParamTag], &p.tag); err != nil {
 		return nil, fmt.Errorf("read parameter %s: %w: %w", worker.ParamTag, err, system.ErrUsage)
 	}
+	config := s.Config.Client
+	config.Settings = maps.Clone(b.producer)
+	for _, setting := range strings.Fields(s.Config.Params[paramClient]) {
+		name, value, _ := strings.Cut(setting, "=")
+		config.Settings[name] = value
+	}
 	var err error
-	if p.client, err = clients.OpenProducer(ctx, s.Config.Client); err != nil {
+	if p.client, err = b.clients.OpenProducer(ctx, config); err != nil {
 		return nil, fmt.Errorf("open producer: %w", err)
 	}
 	return p, nil

@@ -31,7 +31,7 @@ const strikeReplay = "replayed"
 const forgedBy = 16
 
 // replayRole sends events again, and ends.
-func replayRole(clients system.Clients) worker.Role {
+func (b broker) replayRole() worker.Role {
 	return func(ctx context.Context, s *worker.Session) (err error) {
 		p := &settingsOf{params: s.Config.Params}
 		events := p.number(paramEvents)
@@ -40,7 +40,7 @@ func replayRole(clients system.Clients) worker.Role {
 			return err
 		}
 		defer pool.Close()
-		out, err := openPublisher(ctx, s, clients, s.Config.Stream)
+		out, err := b.openPublisher(ctx, s, s.Config.Stream)
 		if err != nil {
 			return err
 		}

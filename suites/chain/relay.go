@@ -149,13 +149,14 @@ const (
 
 var allLanes = []int32{0, 1, 2, 3, 4, 5, 6, 7}
 
-// lockLane takes the lane that has waited longest of those that no other relay has, until the transaction ends. A relay
-// that dies loses it with its connection; one that is frozen keeps it, and its keys wait. Without one there is nothing to do.
+// lockLane takes one of the lanes that have something to publish and that no other relay has, until the transaction ends. Any
+// one, so that an event that cannot be published holds up its own lane only. A relay that dies loses the lane with its
+// connection; one that is frozen keeps it, and its keys wait. Without one there is nothing to do.
 func (w *work) lockLane(ctx context.Context) (lanes []int32) {
 	w.do(ctx, func(ctx context.Context, tx pgx.Tx, _ *Service, _ Event) error {
-		rows, err := tx.Query(ctx, `SELECT l.lane FROM relay_lane l,
-				LATERAL (SELECT seq FROM outbox WHERE lane = l.lane AND status = 'pending' ORDER BY seq LIMIT 1) oldest
-			ORDER BY oldest.seq LIMIT 1 FOR UPDATE OF l SKIP LOCKED`)
+		rows, err := tx.Query(ctx, `SELECT lane FROM relay_lane l
+			WHERE EXISTS (SELECT FROM outbox WHERE lane = l.lane AND status = 'pending')
+			ORDER BY random() LIMIT 1 FOR UPDATE SKIP LOCKED`)
 		if err == nil {
 			lanes, err = pgx.CollectRows(rows, pgx.RowTo[int32])
 		}

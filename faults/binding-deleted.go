@@ -11,6 +11,7 @@ func init() {
 		Name:     "binding-deleted",
 		Summary:  "the route from where the arms publish to their queues is taken away; healed by making it again",
 		Proof:    "the broker lists no such route",
+		Spares:   true,
 		Supports: needs[system.Unbinder]("take a route away"),
 		Inject: func(ctx context.Context, s system.Strike) (system.Injection, error) {
 			c, err := capability[system.Unbinder](s.Cluster)

@@ -16,6 +16,7 @@ func init() {
 			"direction": "black-hole only: in (towards the node), out (from it), both; default both",
 		},
 		Proof:    "connections reset or refused, bytes swallowed, counted on the link",
+		Spares:   true,
 		Supports: needs[system.LinkCutter]("cut a client link"),
 		Inject: func(ctx context.Context, s system.Strike) (system.Injection, error) {
 			c, err := capability[system.LinkCutter](s.Cluster)

@@ -18,6 +18,7 @@ func init() {
 			"peers":     "name of the target whose nodes it is cut from; default all other nodes",
 		},
 		Proof:    "packets dropped by the rules, counted in the node's network namespace",
+		Spares:   true,
 		Supports: needs[system.Isolator]("isolate a node"),
 		Inject: func(ctx context.Context, s system.Strike) (system.Injection, error) {
 			c, err := capability[system.Isolator](s.Cluster)

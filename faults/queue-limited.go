@@ -16,6 +16,7 @@ func init() {
 			"message-ttl": "milliseconds that a message may wait; default none",
 		},
 		Proof:    "the limit is in force, and how many messages the queue holds",
+		Spares:   true,
 		Supports: needs[system.Limiter]("limit a queue"),
 		Inject: func(ctx context.Context, s system.Strike) (system.Injection, error) {
 			c, err := capability[system.Limiter](s.Cluster)

@@ -12,6 +12,7 @@ func init() {
 		Summary:  "the n-th request is swallowed before it reaches the node and the connection reset",
 		Params:   wireParams,
 		Proof:    "the request was seen and not forwarded",
+		Spares:   true,
 		Supports: needs[system.RequestDropper]("drop a request"),
 		Inject: func(ctx context.Context, s system.Strike) (system.Injection, error) {
 			c, err := capability[system.RequestDropper](s.Cluster)

@@ -15,6 +15,7 @@ func init() {
 		Summary:  "the n-th request is not forwarded but answered by a retriable refusal; those behind it pass",
 		Params:   params,
 		Proof:    "the request was answered by the link, and the later ones that passed it",
+		Spares:   true,
 		Supports: needs[system.RequestRefuser]("refuse a request"),
 		Inject: func(ctx context.Context, s system.Strike) (system.Injection, error) {
 			c, err := capability[system.RequestRefuser](s.Cluster)

@@ -13,6 +13,7 @@ func init() {
 		Summary:  "the n-th request passes, its response is swallowed and the connection reset",
 		Params:   wireParams,
 		Proof:    "the request was forwarded, its response came back and was not handed on",
+		Spares:   true,
 		Supports: needs[system.ResponseDropper]("drop a response"),
 		Inject: func(ctx context.Context, s system.Strike) (system.Injection, error) {
 			c, err := capability[system.ResponseDropper](s.Cluster)

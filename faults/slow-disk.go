@@ -12,6 +12,7 @@ func init() {
 		Summary:  "the node's writes to its data disk are throttled",
 		Params:   map[string]string{"rate": "bytes per second; default 262144"},
 		Proof:    "a timed write from within the node's own resource group",
+		Spares:   true,
 		Supports: onDisks[system.DiskThrottler]("slow a disk down"),
 		Inject: func(ctx context.Context, s system.Strike) (system.Injection, error) {
 			c, err := capability[system.DiskThrottler](s.Cluster)

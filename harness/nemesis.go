@@ -23,8 +23,8 @@ const (
 	askCap = 5 * time.Second
 )
 
-// errUnwell says that a worker did not end as planned: inconclusive too.
-var errUnwell = errors.New("a worker did not end as planned")
+// errUnwell says that a worker or a node did not end as planned: inconclusive too.
+var errUnwell = errors.New("something ended that the plan did not end")
 
 // errCapped says that a step's state was not reached in time: inconclusive, and no error of ours.
 var errCapped = errors.New("not reached in time")
@@ -34,7 +34,8 @@ type injection struct {
 	step, what string // its plan step; the fault and where it struck
 	arms       []*armRun
 	running    system.Injection
-	done       func() // its system is left alone
+	done       func()                // its system is left alone
+	left       func(context.Context) // so are the nodes that it struck
 	bite       system.Evidence
 	bitten     bool // the bite is recorded
 	healed     bool
@@ -336,16 +337,25 @@ func (n *nemesis) inject(ctx context.Context, s plan.Step, r *StepResult) error 
 	if _, other := n.plan.Targets[x.Target].Split(); other != "" {
 		done = n.w.touch(other)
 	}
-	running, err := n.w.e.cfg.Faults[x.Fault].Inject(ctx, strike)
+	if err := n.w.muster(ctx); err != nil {
+		return err
+	}
+	fault := n.w.e.cfg.Faults[x.Fault]
+	left := func(context.Context) {}
+	if !fault.Spares {
+		left = n.w.census.touch(targets)
+	}
+	running, err := fault.Inject(ctx, strike)
 	if err != nil {
 		done()
+		left(ctx)
 		healed := n.w.recordAll(arms, ledger.Event{Kind: ledger.Heal, Text: s.Name, Outcome: ledger.OK, Detail: "it could not be injected"})
 		if ctx.Err() != nil {
 			return errors.Join(fmt.Errorf("inject %s: %w: %w", what, context.Cause(ctx), err), healed)
 		}
 		return errors.Join(environment(fmt.Errorf("inject %s: %w", what, err)), healed)
 	}
-	i := &injection{step: s.Name, what: what, arms: arms, running: running, done: done}
+	i := &injection{step: s.Name, what: what, arms: arms, running: running, done: done, left: left}
 	n.injections = append(n.injections, i)
 	n.w.live.fault(n.active())
 	r.Seen = joinSeen(r.Seen, what)
@@ -397,12 +407,13 @@ func (n *nemesis) heal(ctx context.Context, i *injection) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healCap)
 	defer cancel()
 	// Before, because some evidence goes with the fault; after, because some comes with its end.
-	before := n.look(ctx, i)
+	before := errors.Join(n.look(ctx, i), n.w.muster(ctx))
 	if err := i.running.Heal(ctx); err != nil {
 		return environment(fmt.Errorf("heal %q: %w", i.step, err))
 	}
 	i.healed = true
 	i.done()
+	i.left(ctx)
 	after := n.look(ctx, i)
 	if !i.bitten {
 		missing := i.bite.Detail
@@ -457,7 +468,11 @@ func (n *nemesis) act(ctx context.Context, s plan.Step, r *StepResult) (string, 
 		}
 	}
 	defer n.w.touch("")()
+	if err := n.w.muster(ctx); err != nil {
+		return "", err
+	}
 	if action, ok := n.w.scenario.Actions[s.Do]; ok {
+		defer n.w.census.touch(nil)(context.WithoutCancel(ctx))
 		done, err := action(ctx, n.w.env(), s)
 		if err != nil {
 			return "", environment(fmt.Errorf("%s: %w", s.Do, err))
@@ -474,6 +489,7 @@ func (n *nemesis) act(ctx context.Context, s plan.Step, r *StepResult) (string, 
 		if !ok {
 			return "", fmt.Errorf("%s: cluster cannot start a node: %w", s.Do, system.ErrNotApplicable)
 		}
+		defer n.w.census.touch(targets)(context.WithoutCancel(ctx))
 		for _, node := range targets {
 			if err := killer.Start(ctx, node); err != nil {
 				return "", environment(fmt.Errorf("start %s: %w", node.Name(), err))

@@ -59,11 +59,13 @@ type wave struct {
 	loadAt   int64
 	steps    []StepResult
 	nemesis  *nemesis
+	census   *census
 	live     *live
 
 	loads, processes errgroup.Group // those who drive the crews
 
 	mu      sync.Mutex
+	lost    string         // a node that died outside the plan
 	dead    error          // a system beside the broker that died by itself
 	touched map[string]int // systems that the plan is doing something to, and how often
 }
@@ -326,11 +328,8 @@ func (w *wave) died(ctx context.Context) error {
 	return nil
 }
 
-// watch looks after the systems beside the broker until the returned function is called.
+// watch looks after the nodes, and the systems beside the broker, until the returned function is called.
 func (w *wave) watch(ctx context.Context) (stop func()) {
-	if len(w.with) == 0 {
-		return func() {}
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	var g sync.WaitGroup
 	g.Go(func() {
@@ -345,6 +344,9 @@ func (w *wave) watch(ctx context.Context) (stop func()) {
 			actx, done := context.WithTimeout(ctx, askCap)
 			err := w.died(actx)
 			done()
+			if err == nil && ctx.Err() == nil {
+				err = w.muster(context.WithoutCancel(ctx))
+			}
 			if err != nil {
 				w.mu.Lock()
 				w.dead = err
@@ -392,6 +394,14 @@ func (w *wave) run(ctx context.Context, arms []Arm) (reasons []string, err error
 	if err := w.provide(ctx); err != nil {
 		return nil, err
 	}
+	w.census = takeCensus(ctx, w.clusters())
+	defer func() {
+		err = errors.Join(err, w.muster(context.WithoutCancel(ctx)))
+		for _, a := range w.arms {
+			reasons = append(reasons, a.ails()...)
+		}
+		reasons = unique(reasons)
+	}()
 	defer w.watch(ctx)()
 
 	// The workers end with the load or the drain, or when ctx does. Their errors reach the plan as the machine's.
@@ -400,7 +410,6 @@ func (w *wave) run(ctx context.Context, arms []Arm) (reasons []string, err error
 		stopDriving()
 		_, _ = w.loads.Wait(), w.processes.Wait()
 		for _, a := range w.arms {
-			reasons = append(reasons, a.ails()...)
 			err = errors.Join(err, a.heal(ctx)) // what struck while the arm was drained
 		}
 	}()
@@ -559,7 +568,7 @@ func (w *wave) tail(ctx context.Context) error {
 		long := time.Since(healed) >= w.load.Tail && w.sinceLoad() >= w.e.cfg.Duration
 		return ended || enough && long, last, nil
 	})
-	if errors.Is(err, errCapped) {
+	if errors.Is(err, errCapped) || errors.Is(err, errUnwell) {
 		return nil // the audit sees what is missing
 	}
 	return err
@@ -584,6 +593,9 @@ func (w *wave) poll(ctx context.Context, limit time.Duration, what string, reach
 		}
 		if err := w.machineFault(); err != nil {
 			return err
+		}
+		if died := w.bereft(); died != "" { // what is waited for may never come, and would prove nothing
+			return fmt.Errorf("%s: %w: %s", what, errUnwell, died)
 		}
 		select {
 		case <-tick.C:

@@ -90,6 +90,9 @@ func findingNames(fs []Finding) string {
 
 // unproven says what is missing for a finding to be proven, or nothing.
 func (a *auditor) unproven(f Finding) string {
+	if died := a.died(ledger.Failed); len(died) > 0 { // who knows how many of them the promise is for
+		return died[0]
+	}
 	row, _ := Lookup(f.Anomaly)
 	if row.rests&onAbsence != 0 {
 		if p := a.finalRead(); !p.OK {
@@ -198,7 +201,7 @@ func (a *auditor) proofs() []Proof {
 	if a.drain != nil {
 		out = append(out, a.drain.proof())
 	}
-	return append(out, a.stepsReached(), a.workersEnded(), a.healed(), a.quiet(), a.finalRead(), a.segmentsEnded(), a.undamaged(), a.consistent(), a.allChecks())
+	return append(out, a.stepsReached(), a.nodesLived(), a.workersEnded(), a.healed(), a.quiet(), a.finalRead(), a.segmentsEnded(), a.undamaged(), a.consistent(), a.allChecks())
 }
 
 func proof(name, want string, faults []string, good string) Proof {
@@ -217,6 +220,25 @@ func (a *auditor) stepsReached() Proof {
 		}
 	}
 	return proof("plan", "every step reached", faults, fmt.Sprintf("%d steps", len(a.survey.steps)))
+}
+
+// died lists the nodes that died outside the plan, or of which with InDoubt that is not known, in words.
+func (a *auditor) died(o ledger.Outcome) []string {
+	var out []string
+	for _, e := range a.survey.deaths {
+		switch {
+		case e.Outcome != o:
+		case o == ledger.Failed:
+			out = append(out, fmt.Sprintf("a node died outside the plan: %s (%s)", e.Text, e.Detail))
+		default:
+			out = append(out, fmt.Sprintf("%s: %s", e.Text, e.Detail))
+		}
+	}
+	return out
+}
+
+func (a *auditor) nodesLived() Proof {
+	return proof("nodes", "none died outside the plan", append(a.died(ledger.Failed), a.died(ledger.InDoubt)...), "none did")
 }
 
 func (a *auditor) workersEnded() Proof {

@@ -217,6 +217,7 @@ var killers = map[string]string{
 	"still-moving":     "proof quiescence",
 	"drop-worker-end":  "proof end of producer-1",
 	"worker-died":      "proof workers",
+	"node-died":        "proof nodes",
 	"unreached-step":   "proof plan",
 	"drop-segment-end": "proof segments",
 	"unknown-check":    "proof checks",

@@ -53,6 +53,7 @@ type survey struct {
 	txns       map[uint32][]txn // by stream, sorted by from
 	workers    []ledger.Event   // WorkerEnd
 	steps      []ledger.Event
+	deaths     []ledger.Event         // NodeDied
 	quiet      *ledger.Event          // the last one
 	loadAt     int64                  // start of the load, or the first event's time
 	healPhase  int64                  // when the engine ended the load; MaxInt64 if it did not say
@@ -74,7 +75,7 @@ type hush struct{ from, to int64 }
 // surveyed lists the kinds that the first pass needs.
 var surveyed = []ledger.Kind{
 	ledger.Inject, ledger.Bite, ledger.Heal, ledger.Step, ledger.Phase, ledger.Quiet, ledger.StoreEnd,
-	ledger.WorkerEnd, ledger.SegmentEnd, ledger.TxnEnd, ledger.SnapshotEnd, ledger.GroupEnd,
+	ledger.WorkerEnd, ledger.SegmentEnd, ledger.TxnEnd, ledger.SnapshotEnd, ledger.GroupEnd, ledger.NodeDied, ledger.EndPosition,
 }
 
 func takeSurvey(open Open) (*survey, error) {
@@ -107,6 +108,8 @@ func (v *survey) see(_ *segment, e *ledger.Event) {
 		v.injections = append(v.injections, &injection{id: e.Text, detail: e.Detail, at: e.At})
 	case ledger.Bite, ledger.Heal, ledger.Step, ledger.WorkerEnd:
 		v.steps = append(v.steps, *e) // sorted out in settle: another segment may hold the Inject
+	case ledger.NodeDied:
+		v.deaths = append(v.deaths, *e)
 	case ledger.Phase:
 		switch e.Text {
 		case "load":

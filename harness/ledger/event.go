@@ -168,6 +168,14 @@ const (
 	// id, To = the id under which it was first asked for. It is recorded before the new one is sent. So two
 	// effects of one act are found although nothing that was sent shows that they belong together.
 	Resent
+	// NodeDied says that the process of the node Text is not the one that the plan left there: it ended, and
+	// may run again, by something else than the plan. Detail = what is there instead. Outcome Failed; InDoubt
+	// if it cannot be told.
+	NodeDied
+	// EndPosition is the end of one partition at quiescence, as the broker told it before and apart from the
+	// final read, which must come to the same: Pos.Offset = the end position, or of a queue the number of its
+	// messages.
+	EndPosition
 	kindsEnd
 )
 

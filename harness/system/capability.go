@@ -209,3 +209,10 @@ type Watched interface {
 	// Died returns nil, or which node died and how, with the end of its log if there is one.
 	Died(ctx context.Context) error
 }
+
+// Incarnated tells one life of a node's process from the next.
+type Incarnated interface {
+	// Incarnation returns words that stay the same for as long as the process of n does, and differ from
+	// those of any other process of n, before or after it, and from those of none.
+	Incarnation(ctx context.Context, n Node) (string, error)
+}

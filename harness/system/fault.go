@@ -21,6 +21,8 @@ type Fault struct {
 	Summary string            // one line
 	Params  map[string]string // parameter -> meaning and default
 	Proof   string            // what its evidence is
+	// Spares says that the processes of its targets go on: one that ends meanwhile was ended by something else.
+	Spares bool
 	// Supports returns nil, or why the cluster cannot suffer it, wrapping ErrNotApplicable.
 	Supports func(c Cluster) error
 	Inject   func(ctx context.Context, s Strike) (Injection, error)

@@ -305,6 +305,18 @@ type State struct {
 	EndedAt   time.Time // of the last end; zero when never ended
 }
 
+// Incarnation tells this run of the container from any other, and from none.
+func (s State) Incarnation() string {
+	switch {
+	case s.Running:
+		return fmt.Sprintf("pid %d, started at %s", s.PID, s.StartedAt.UTC().Format("15:04:05.000000"))
+	case s.OOMKilled:
+		return fmt.Sprintf("not running: out of memory, exit code %d", s.ExitCode)
+	default:
+		return fmt.Sprintf("not running: exit code %d", s.ExitCode)
+	}
+}
+
 // State asks the engine for the container's state.
 func (c *Container) State(ctx context.Context) (State, error) {
 	r, err := c.engine.api.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})

@@ -66,6 +66,7 @@ var mutations = []Mutation{
 	{"failed-heal", "a strike could not be healed", outcome(ledger.Heal, ledger.Failed)},
 	{"still-moving", "the store still moved before the final read", outcome(ledger.Quiet, ledger.InDoubt)},
 	{"worker-died", "a worker died of itself", outcome(ledger.WorkerEnd, ledger.InDoubt)},
+	{"node-died", "a node died outside the plan", nodeDied},
 	{"drop-segment-end", "a segment was not closed", drop(ledger.SegmentEnd, "")},
 	{"unknown-check", "the recording binary had a check that this one lacks", unknownCheck},
 	{"drop-sends", "nothing was sent after all", dropSends},
@@ -489,6 +490,14 @@ func outcome(kind ledger.Kind, to ledger.Outcome) func(*rand.Rand, *ledger.Heade
 		}
 		return ok
 	}
+}
+
+func nodeDied(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, func(e *ledger.Event) bool { return e.Kind == ledger.Step })
+	if ok {
+		insert(js, p, ledger.Event{Kind: ledger.NodeDied, Outcome: ledger.Failed, Text: "node-2", Detail: "pid 7, now not running", At: at(js, p).At})
+	}
+	return ok
 }
 
 func dropWorkerEnd(r *rand.Rand, h *ledger.Header, js []Journal) bool {

@@ -18,6 +18,7 @@ var (
 	_ system.Pauser       = (*Cluster)(nil)
 	_ system.Diskful      = (*Cluster)(nil)
 	_ system.LogCollector = (*Cluster)(nil)
+	_ system.Incarnated   = (*Cluster)(nil)
 )
 
 // stopGrace is what a controlled shutdown may take before it is no graceful stop any more.
@@ -51,6 +52,16 @@ func (n *Node) running(ctx context.Context) (container.State, error) {
 		return s, fmt.Errorf("%s is down (exit code %d)", n.name, s.ExitCode)
 	}
 	return s, nil
+}
+
+// Incarnation tells by pid and time of its start which process of the broker runs, if one does.
+func (c *Cluster) Incarnation(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	s, err := n.broker.State(ctx)
+	return s.Incarnation(), err
 }
 
 // Kill ends the node by SIGKILL, also a paused one, and returns once its process is gone.

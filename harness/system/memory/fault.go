@@ -178,6 +178,20 @@ func (c *cluster) Kill(_ context.Context, n system.Node) (string, error) {
 	return fmt.Sprintf("%s is gone, %d connections reset", m.name, k), nil
 }
 
+// Incarnation implements system.Incarnated.
+func (c *cluster) Incarnation(_ context.Context, n system.Node) (string, error) {
+	m, err := c.own(n)
+	if err != nil {
+		return "", err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.down {
+		return "not running", nil
+	}
+	return fmt.Sprintf("life %d", m.life+1), nil
+}
+
 // Start implements system.Killer.
 func (c *cluster) Start(_ context.Context, n system.Node) error {
 	m, err := c.own(n)
@@ -185,6 +199,9 @@ func (c *cluster) Start(_ context.Context, n system.Node) error {
 		return err
 	}
 	m.mu.Lock()
+	if m.down {
+		m.life++
+	}
 	m.down = false
 	m.mu.Unlock()
 	c.mu.Lock()

@@ -23,6 +23,7 @@ type node struct {
 	l      net.Listener
 	resume *sync.Cond
 	down   bool
+	life   int // how often it was started
 	paused bool
 	closed bool
 	conns  map[net.Conn]bool

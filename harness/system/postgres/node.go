@@ -72,6 +72,16 @@ func (n *Node) running(ctx context.Context) (container.State, error) {
 	return s, nil
 }
 
+// Incarnation tells by pid and time of its start which process of the server runs, if one does.
+func (c *Cluster) Incarnation(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	s, err := n.server.State(ctx)
+	return s.Incarnation(), err
+}
+
 // Died returns nil, or that the server is down although neither Kill nor Stop took it down, with the end of its log.
 func (c *Cluster) Died(ctx context.Context) error {
 	if c.node.taken.Load() {

@@ -87,6 +87,12 @@ func (c *Cluster) Baseline(ctx context.Context) error {
 	return nil
 }
 
+// Incarnation tells by pid and time of its start which process of the server runs, if one does.
+func (c *Cluster) Incarnation(ctx context.Context, _ system.Node) (string, error) {
+	s, err := c.server.State(ctx)
+	return s.Incarnation(), err
+}
+
 // Died returns nil, or that the server is down, with the end of its log.
 func (c *Cluster) Died(ctx context.Context) error {
 	s, err := c.server.State(ctx)

@@ -103,12 +103,12 @@ func ruleWords(r ledger.Rule) string {
 type tally struct {
 	beforeConfirmed, afterConfirmed int
 	beforeClaimed, afterClaimed     int
-	duringConfirmed, duringRefused  int
-	silent                          []int // per hush
-	inFlight                        []int // per injection
-	received, effects               int
-	beforeHandled, afterHandled     int
-	open                            int // sends that never completed
+	// Within the stretch that the evidence is asked of.
+	duringConfirmed, duringRefused, silent int
+	inFlight                               []int // per injection
+	received, effects                      int
+	beforeHandled, afterHandled            int
+	open                                   int // sends that never completed
 }
 
 // auditor is one audit at work.
@@ -119,6 +119,7 @@ type auditor struct {
 	index    *index
 	findings findings
 	pulse    *pulse
+	stretch  stretch // of Evidence.During
 	tally    tally
 	totals   Totals
 	liveness Liveness
@@ -146,6 +147,10 @@ type auditor struct {
 	}
 	ran map[string]int
 
+	unfinished map[findingKey]bool // findings of messages of which some never completed
+	// Of messages confirmed before the first strike, when the last one was that is lost, and that is there.
+	lastLost, lastKept map[partitionKey]int64
+
 	contradictions []string // a ledger that contradicts itself proves nothing: at most SampleSize
 	contradicted   int
 	mayHaveExpired int
@@ -155,6 +160,7 @@ func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
 	a := &auditor{
 		header: h, open: open, survey: v, index: newIndex(), pulse: newPulse(v), primaryFlag: storedRaw,
 		findings: findings{byKey: map[findingKey]*Finding{}}, ran: map[string]int{},
+		unfinished: map[findingKey]bool{}, lastLost: map[partitionKey]int64{}, lastKept: map[partitionKey]int64{},
 	}
 	raw := false
 	for key, end := range v.ends {
@@ -172,7 +178,7 @@ func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
 	}
 	a.deliveries = newDeliveries(a)
 	a.tally.inFlight = make([]int, len(v.injections))
-	a.tally.silent = make([]int, len(v.hushes))
+	a.stretch = v.stretch(h.Evidence.During.At)
 	for _, c := range checks {
 		o := c.start(a)
 		if s, ok := o.(storedObserver); ok {
@@ -221,6 +227,7 @@ func (a *auditor) run() error {
 		}
 	}
 	a.survey.segments = segments
+	a.survey.measure()
 	for _, s := range a.index.streams {
 		s.settleSpans()
 	}
@@ -322,11 +329,10 @@ func (a *auditor) claim(m *flags, at int64) {
 }
 
 // complete sorts a Complete into before, in flight, during and after. A send is in flight at a
-// strike if it was handed over before it and completed at or after it, or never. During counts
-// confirms of sends that were both sent and confirmed between first strike and last heal: one that
-// was on its way before the strike says nothing about the time after it. Silent are sends made after a
-// strike of which nobody had heard, or only of a timeout, when the plan went on to its next strike or
-// heal.
+// strike if it was handed over before it and completed at or after it, or never. During is the stretch
+// that the evidence is asked of. It counts confirms within it of sends made since its strike: one that
+// was on its way before the strike says nothing about the time after it. Silent are sends made since its
+// strike of which nobody had heard, or only of a timeout, at its end.
 func (a *auditor) complete(s *segment, e *ledger.Event) {
 	if e.Stream == 0 {
 		a.contradiction("%s: a complete names no message", s.title())
@@ -345,7 +351,8 @@ func (a *auditor) complete(s *segment, e *ledger.Event) {
 	if e.Sent != 0 {
 		a.pulse.send(e.Sent)
 	}
-	inWindow := e.At >= v.firstStrike && e.At <= v.lastHeal
+	during := &a.stretch
+	within := e.At >= during.from && e.At < during.to
 	if first {
 		if e.Sent != 0 {
 			for i, inj := range v.injections {
@@ -354,10 +361,8 @@ func (a *auditor) complete(s *segment, e *ledger.Event) {
 				}
 			}
 		}
-		for i, h := range v.hushes {
-			if h.from <= e.Sent && e.Sent < h.to && (e.At >= h.to || e.Outcome == ledger.InDoubt) {
-				a.tally.silent[i]++
-			}
+		if during.since <= e.Sent && e.Sent < during.to && (e.At >= during.to || e.Outcome == ledger.InDoubt) {
+			a.tally.silent++
 		}
 	}
 	if first && e.Outcome != ledger.OK {
@@ -383,7 +388,7 @@ func (a *auditor) complete(s *segment, e *ledger.Event) {
 			if e.At > v.lastHeal {
 				a.tally.afterConfirmed++
 			}
-			if inWindow && e.Sent >= v.firstStrike {
+			if within && e.Sent >= during.since {
 				a.tally.duringConfirmed++
 			}
 		}
@@ -391,7 +396,7 @@ func (a *auditor) complete(s *segment, e *ledger.Event) {
 		if *m&confirmed != 0 {
 			a.contradiction("%s: %s was confirmed and is refused too", s.title(), e.ID())
 		}
-		if *m&refused == 0 && inWindow {
+		if *m&refused == 0 && within {
 			a.tally.duringRefused++
 		}
 		*m |= refused
@@ -508,10 +513,8 @@ func (a *auditor) sum() {
 					a.tally.inFlight[j] += open
 				}
 			}
-			for j, h := range v.hushes {
-				if sp.epoch >= v.epochsBefore(h.from) && (h.to == math.MaxInt64 || sp.epoch < v.epochsBefore(h.to)) {
-					a.tally.silent[j] += open
-				}
+			if d := a.stretch; d.known && sp.epoch >= v.epochsBefore(d.since) && (d.to == math.MaxInt64 || sp.epoch < v.epochsBefore(d.to)) {
+				a.tally.silent += open
 			}
 		}
 	}
@@ -572,6 +575,14 @@ func (a *auditor) date() error {
 		}
 		st := a.index.stream(e.Stream)
 		f := *st.flagsOf(e.Seq)
+		if e.Outcome == ledger.OK && e.At < a.survey.firstStrike {
+			last := a.lastKept
+			if f&stored == 0 {
+				last = a.lastLost
+			}
+			p := partitionKey{e.Pos.Destination, e.Pos.Partition}
+			last[p] = max(last[p], e.At)
+		}
 		if f&stored != 0 && f&suspicious == 0 && f&refused == 0 {
 			return
 		}

@@ -78,6 +78,12 @@ func bigLedger(tb testing.TB, n int, lose int) (ledger.Header, Open, int) {
 	} {
 		w.Append(e)
 	}
+	for p := range producers {
+		w.Append(ledger.Event{Kind: ledger.WorkerEnd, Text: names[p], Detail: "exited", Outcome: ledger.OK, At: 1e9 + 4*third})
+	}
+	for part, end := range offsets {
+		w.Append(ledger.Event{Kind: ledger.EndPosition, Pos: ledger.Position{Partition: int32(part), Offset: end}, At: 1e9 + 5*third})
+	}
 	done(s, w, b)
 	s = ledger.Segment{Name: "reader", Role: "reader"}
 	w, b = open(s)
@@ -224,6 +230,12 @@ func bigChain(tb testing.TB, n, twice, drop int) (ledger.Header, Open, int) {
 		w.Append(ledger.Event{Kind: ledger.Phase, Text: "load", At: 1e9})
 		w.Append(ledger.Event{Kind: ledger.Phase, Text: "heal", At: at(n)})
 		w.Append(ledger.Event{Kind: ledger.Quiet, Outcome: ledger.OK, At: at(n) + 1e9})
+		for _, name := range []string{"orders-1", "relay-1", "consumer-1", "consumer-2", "consumer-3", "consumer-4", "consumer-5", "consumer-6"} {
+			w.Append(ledger.Event{Kind: ledger.WorkerEnd, Text: name, Detail: "exited", Outcome: ledger.OK, At: at(n)})
+		}
+		for p, end := range offsets {
+			w.Append(ledger.Event{Kind: ledger.EndPosition, Pos: ledger.Position{Partition: int32(p), Offset: end}, At: at(n) + 1e9})
+		}
 	})
 	segment(ledger.Segment{Name: "orders-1", Role: "orders"}, func(w *ledger.Writer) {
 		for i := range n {

@@ -46,6 +46,7 @@ func chainHeader() ledger.Header {
 	h.Promise.Places = []string{"store", "delivery", "effect", "outbox"}
 	h.Tables = []string{ledger.TableOutbox, ledger.TableInbox, ledger.TableDeadLetter, "notifications"}
 	h.Groups = []ledger.Group{{Name: "g"}}
+	h.Evidence = ledger.Evidence{Ends: []string{"relay-1"}}
 	h.Chain = ledger.Chain{Ordered: true, Orders: ledger.TableOutbox, Effects: []ledger.EffectTable{{Name: "notifications"}}}
 	return h
 }
@@ -238,6 +239,7 @@ func (x chain) build(t testing.TB) (ledger.Header, []mutate.Journal) {
 			add(&rd, ledger.StoredRecord(h.Tag(), view, ledger.Position{Offset: int64(off)}, []byte(ledger.KeyName(key)), payload, at))
 			count++
 		}
+		add(&eng, ledger.Event{Kind: ledger.EndPosition, Pos: ledger.Position{Offset: int64(len(log))}, At: at})
 		add(&rd, ledger.Event{Kind: ledger.StoreEnd, View: view, Pos: ledger.Position{Offset: int64(len(log))}, N: int64(len(log)), Count: count, At: at})
 	}
 	add(&rd, ledger.Event{Kind: ledger.GroupEnd, Text: "g", Pos: ledger.Position{Offset: x.end}, At: at})

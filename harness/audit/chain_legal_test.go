@@ -63,6 +63,9 @@ func (g *chainMaker) chance(n int) bool { return g.r.IntN(n) == 0 }
 
 func (g *chainMaker) journal(name, role string) {
 	j := journal{Segment: ledger.Segment{Name: name, Role: role, Worker: name}}
+	if role == "engine" {
+		j.Segment.Worker = ""
+	}
 	if role == "consumer" {
 		j.Segment.Group = "g"
 	}
@@ -346,7 +349,15 @@ func (g *chainMaker) finish() []journal {
 	g.add("engine", ledger.Event{Kind: ledger.Step, Text: "drained", Outcome: ledger.OK, At: at})
 	g.add("engine", ledger.Event{Kind: ledger.Phase, Text: "heal", At: at})
 	g.add("engine", ledger.Event{Kind: ledger.Quiet, Outcome: ledger.OK, At: at})
+	for p, log := range g.logs {
+		g.add("engine", ledger.Event{Kind: ledger.EndPosition, Pos: ledger.Position{Partition: int32(p), Offset: int64(len(log))}, At: at})
+	}
 	g.add("engine", ledger.Event{Kind: ledger.SegmentEnd})
+	each(g.js, func(e *ledger.Event) {
+		if e.Kind == ledger.WorkerEnd {
+			h.Evidence.Ends = []string{e.Text}
+		}
+	})
 	rd := journal{Segment: ledger.Segment{Name: "reader", Role: "reader"}}
 	add := func(e ledger.Event) { e.At = at; rd.Events = append(rd.Events, e) }
 	for view := ledger.ViewRaw; view <= ledger.ViewCommitted; view++ {

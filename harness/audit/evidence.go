@@ -3,6 +3,7 @@ package audit
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -54,7 +55,9 @@ func (a *auditor) judge() Verdict {
 			v.Reasons = append(v.Reasons, "the control names no anomaly that it must reproduce")
 		case !complete:
 		case slices.ContainsFunc(v.Findings, func(f Finding) bool { return expected(*a.header.Expect, f) }):
-			v.Arm = Reproduced
+			if v.Reasons = a.otherwise(v.Findings); len(v.Reasons) == 0 {
+				v.Arm = Reproduced
+			}
 		default:
 			v.Arm = Missed
 			v.Reasons = append(v.Reasons, fmt.Sprintf("the control did not show %s: found %s", expectName(*a.header.Expect), findingNames(v.Findings)))
@@ -71,6 +74,67 @@ func (a *auditor) judge() Verdict {
 // expected says whether a finding is the anomaly that a control must reproduce.
 func expected(e ledger.Expect, f Finding) bool {
 	return f.Anomaly == e.Anomaly && (e.Attribution == "" || e.Attribution == f.Attribution)
+}
+
+// otherwise says why findings are not what the control's knob does under the fault, though the expected one is
+// among them: all of it happened before the fault, or there is more than the knob is known to cause.
+func (a *auditor) otherwise(fs []Finding) []string {
+	var out []string
+	struck := false
+	for _, f := range fs {
+		rule, judged := ruleFor(a.header.Promise, f)
+		switch {
+		case expected(*a.header.Expect, f):
+			struck = struck || a.struck(f)
+		case judged && rule.Allowed:
+		case slices.Contains(neverByKnob, f.Anomaly) && f.Anomaly != a.header.Expect.Anomaly:
+			out = append(out, fmt.Sprintf("the control shows %s (%d), which no setting causes", f.Name(), f.Count))
+		case f.Forbidden && f.Anomaly != a.header.Expect.Anomaly && !slices.Contains(a.header.Expect.Also, f.Anomaly):
+			out = append(out, fmt.Sprintf("the control shows %s (%d), which its knob is not known to cause", f.Name(), f.Count))
+		}
+	}
+	if !struck {
+		out = append(out, fmt.Sprintf("the control showed %s only of messages that were done with before the fault", expectName(*a.header.Expect)))
+	}
+	return out
+}
+
+// neverByKnob lists anomalies that are a fault of the broker, or of ours, whatever the settings.
+var neverByKnob = []string{Corrupted, Phantom, Conflict, Misrouted, AbortedRead}
+
+// struck says whether a finding of a control can be the fault's work: something of it happened after the first
+// strike, or the first planned end, or was on its way then. What was lost of what had been confirmed before
+// counts too if nothing of its partition that was confirmed later, and still before the strike, is left: so
+// does a disk or a page cache go. What lies below the start of a log says so by its position. Of effects and
+// outbox rows it is not known when they happened: they are not asked.
+func (a *auditor) struck(f Finding) bool {
+	switch {
+	case f.To >= a.faultAt(), a.unfinished[findingKey{f.Anomaly, f.Qualifier, f.Attribution}], f.Attribution == Expired:
+		return true
+	case f.To == 0:
+		return f.Place != "store" || a.chained()
+	case f.Anomaly != Lost:
+		return false
+	}
+	for p, at := range a.lastLost {
+		if at > a.lastKept[p] {
+			return true
+		}
+	}
+	return false
+}
+
+// faultAt is the time of the first strike, or else of the first planned end that the evidence names.
+func (a *auditor) faultAt() int64 {
+	at := a.survey.firstStrike
+	if at == math.MaxInt64 {
+		for _, w := range a.survey.workers {
+			if slices.Contains(a.header.Evidence.Ends, w.Text) {
+				at = min(at, w.At)
+			}
+		}
+	}
+	return at
 }
 
 func expectName(e ledger.Expect) string {
@@ -148,25 +212,30 @@ func (a *auditor) proofs() []Proof {
 		what, before, after = "claimed sent (nothing in this arm is ever confirmed)", t.beforeClaimed, t.afterClaimed
 	}
 	least("before the strike", what, ev.Before, before)
-	inFlight, at := 0, "no strike is recorded"
+	inFlight, at := 0, "no such strike is recorded"
 	for i, n := range t.inFlight {
-		if i == 0 || n > inFlight {
-			inFlight, at = n, fmt.Sprintf("%d at %q", n, v.injections[i].id)
+		if id := v.injections[i].id; ev.InFlightAt == "" || id == ev.InFlightAt {
+			inFlight, at = n, fmt.Sprintf("%d at %q", n, id)
+			break
 		}
 	}
 	if ev.InFlight > 0 {
 		out = append(out, Proof{Name: "in flight at the strike", Want: fmt.Sprintf(">= %d", ev.InFlight), Got: at, OK: inFlight >= ev.InFlight})
 	}
-	least("between strike and heal", "confirmed", ev.During.Confirmed, t.duringConfirmed)
-	least("between strike and heal", "refused", ev.During.Refused, t.duringRefused)
-	silent := 0
-	for _, n := range t.silent {
-		silent = max(silent, n)
+	during := "between strike and heal"
+	if ev.During.At != "" {
+		during = fmt.Sprintf("from %q to the next strike or heal", ev.During.At)
 	}
-	least("between strike and heal", "silent", ev.During.Silent, silent)
-	least("between strike and heal", "refused or silent", ev.During.RefusedOrSilent, t.duringRefused+silent)
+	least(during, "confirmed", ev.During.Confirmed, t.duringConfirmed)
+	least(during, "refused", ev.During.Refused, t.duringRefused)
+	least(during, "silent", ev.During.Silent, t.silent)
+	least(during, "refused or silent", ev.During.RefusedOrSilent, t.duringRefused+t.silent)
 	if most := ev.During.MaxConfirmed; most != nil {
-		out = append(out, Proof{Name: "between strike and heal", Want: fmt.Sprintf("<= %d confirmed", *most), Got: fmt.Sprint(t.duringConfirmed), OK: t.duringConfirmed <= *most})
+		p := Proof{Name: during, Want: fmt.Sprintf("<= %d confirmed", *most), Got: fmt.Sprint(t.duringConfirmed), OK: a.stretch.known && t.duringConfirmed <= *most}
+		if !a.stretch.known {
+			p.Got = "no such strike or step is recorded"
+		}
+		out = append(out, p)
 	}
 	least("after the heal", what, ev.After, after)
 	least("orders", "committed", ev.Ordered, a.totals.Ordered)
@@ -185,12 +254,21 @@ func (a *auditor) proofs() []Proof {
 	}
 	for _, name := range ev.Ends {
 		p := Proof{Name: "end of " + name, Want: "ended as planned", Got: "its end is not recorded"}
+		if ev.EndsBuffered > 0 {
+			p.Want += fmt.Sprintf(", >= %d sends buffered", ev.EndsBuffered)
+		}
 		for _, w := range v.workers {
 			if w.Text == name {
-				p.OK, p.Got = w.Outcome == ledger.OK, w.Detail
+				p.OK, p.Got = w.Outcome == ledger.OK && w.N >= int64(ev.EndsBuffered), w.Detail
+				if ev.EndsBuffered > 0 {
+					p.Got += fmt.Sprintf(", %d buffered", w.N)
+				}
 			}
 		}
 		out = append(out, p)
+	}
+	if len(ev.Bites) == 0 && len(ev.Ends) == 0 && a.header.Role != roleObservation {
+		out = append(out, Proof{Name: "fault", Want: "a strike or a planned end of which there must be proof", Got: "the arm names none"})
 	}
 	if len(a.header.Tables) > 0 {
 		out = append(out, a.snapshot())
@@ -219,6 +297,9 @@ func (a *auditor) stepsReached() Proof {
 			faults = append(faults, fmt.Sprintf("step %q was not reached: %s", s.Text, s.Detail))
 		}
 	}
+	if n, of := len(a.survey.steps), len(a.header.Plan); of > 0 && n != of {
+		faults = append(faults, fmt.Sprintf("%d of its %d steps are recorded", n, of))
+	}
 	return proof("plan", "every step reached", faults, fmt.Sprintf("%d steps", len(a.survey.steps)))
 }
 
@@ -246,6 +327,11 @@ func (a *auditor) workersEnded() Proof {
 	for _, w := range a.survey.workers {
 		if w.Outcome != ledger.OK {
 			faults = append(faults, fmt.Sprintf("worker %s: %s", w.Text, w.Detail))
+		}
+	}
+	for _, s := range a.survey.segments {
+		if (s.sends || s.Worker != "") && !slices.ContainsFunc(a.survey.workers, func(w ledger.Event) bool { return s.of(w.Text) }) {
+			faults = append(faults, fmt.Sprintf("the end of the worker that wrote %s is not recorded", s.file))
 		}
 	}
 	return proof("workers", "ended as planned", faults, fmt.Sprintf("%d workers", len(a.survey.workers)))
@@ -334,6 +420,13 @@ func (a *auditor) finalRead() Proof {
 			fault("%s: records were read at %d..%d, outside of %d..%d", name, read.low, read.high, end.Low, end.N)
 		case key.view == ledger.ViewCommitted && raw != nil && raw.N != end.N:
 			fault("%s ends at %d, the raw view at %d", name, end.N, raw.N)
+		case a.rules() >= 2:
+			switch rest, told := a.survey.endsAtRest[key.partitionKey]; {
+			case !told:
+				fault("the end of %s at quiescence is not recorded", name)
+			case rest != end.N && (end.Count < 0 || rest != end.N-end.Low):
+				fault("%s was read to %d, its end at quiescence was %d", name, end.N, rest)
+			}
 		}
 	}
 	return proof("final read", "the whole store, to an end that did not move", faults, fmt.Sprintf("%d records in %d reads", records, len(needed)))
@@ -399,6 +492,9 @@ func compareViews(a, b viewKey) int {
 	return (int(a.destination)-int(b.destination))<<40 + (int(a.number)-int(b.number))<<2 + int(a.view) - int(b.view)
 }
 
+// rules is the version of the rules of evidence that the recorder followed.
+func (a *auditor) rules() int { return max(a.header.Checks[evidenceRules], 1) }
+
 func (a *auditor) segmentsEnded() Proof {
 	var faults []string
 	known := map[string]bool{}
@@ -411,6 +507,8 @@ func (a *auditor) segmentsEnded() Proof {
 	for _, w := range a.survey.workers {
 		if !known[w.Text] {
 			faults = append(faults, fmt.Sprintf("worker %s has no segment", w.Text))
+		} else if a.rules() >= 2 && w.Count <= 0 && strings.HasPrefix(w.Detail, "killed") {
+			faults = append(faults, fmt.Sprintf("how much worker %s had written when it was killed is not recorded", w.Text))
 		}
 	}
 	if len(a.survey.segments) == 0 {

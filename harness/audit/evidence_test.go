@@ -116,6 +116,9 @@ func TestEvidence(t *testing.T) {
 		{"unplanned end", nil, set(ledger.WorkerEnd, func(e *ledger.Event) { e.Outcome, e.Detail = ledger.InDoubt, "died of itself" }), "died of itself", Broke},
 		{"worker without a segment", nil, set(ledger.WorkerEnd, func(e *ledger.Event) { e.Text = "producer-2" }), "producer-2", Broke},
 		{"step", nil, set(ledger.Step, func(e *ledger.Event) { e.Outcome = ledger.InDoubt }), "not reached", Broke},
+		{"no step of a plan", func(h *ledger.Header) { h.Plan = []string{"1"} }, drop(ledger.Step), "0 of its 1 steps", Broke},
+		{"a short plan", func(h *ledger.Header) { h.Plan = []string{"1", "2", "3"} }, nil, "1 of its 3 steps", Broke},
+		{"an end nobody asked for", need(func(ev *ledger.Evidence) { ev.Ends = nil }), drop(ledger.WorkerEnd), "is not recorded", Broke},
 		{"segment end", nil, drop(ledger.SegmentEnd), "not closed", Broke},
 		{"check", func(h *ledger.Header) { h.Checks = map[string]int{"of-tomorrow": 1} }, nil, "of-tomorrow", Broke},
 		{"a promise of nothing", func(h *ledger.Header) { h.Promise = ledger.Promise{} }, nil, "nothing to judge", ArmInconclusive},
@@ -133,6 +136,8 @@ func TestEvidence(t *testing.T) {
 
 		{"quiet", nil, drop(ledger.Quiet), "quiescence", ArmInconclusive},
 		{"moving", nil, set(ledger.Quiet, func(e *ledger.Event) { e.Outcome, e.Detail = ledger.InDoubt, "the end moved" }), "the end moved", ArmInconclusive},
+		{"end at quiescence", nil, drop(ledger.EndPosition), "at quiescence is not recorded", ArmInconclusive},
+		{"a short read", nil, set(ledger.EndPosition, func(e *ledger.Event) { e.Pos.Offset += 2 }), "its end at quiescence was", ArmInconclusive},
 		{"final read", nil, drop(ledger.StoreEnd), "not read to its end", ArmInconclusive},
 		{"moving end", nil, set(ledger.StoreEnd, func(e *ledger.Event) { e.N++ }), "moved from", ArmInconclusive},
 		{"count", nil, set(ledger.StoreEnd, func(e *ledger.Event) { e.Count++ }), "the broker counts", ArmInconclusive},
@@ -204,7 +209,19 @@ func TestControls(t *testing.T) {
 		{"another attribution", "0 1 2 - 6 7", Lost, ClientBuffer, Missed},
 		{"another anomaly", "0 1 2 - 6 7", DuplicateStore, "", Missed},
 		{"nothing", "0 1 2 3 6 7", Lost, Broker, Missed},
-		{"others beside it", "0 1 2 - 6 7 7", Lost, Broker, Reproduced},
+		{"others beside it", "0 1 2 - 6 7 7", Lost, Broker, ArmInconclusive},
+		{"others that are known", "0 1 2 - 6 7 6 7", Lost, "", Reproduced},
+		{"corruption", "0x 1 2 - 6 7", Lost, Broker, ArmInconclusive},
+		{"a phantom", "0 1 2 - 6 7 99", Lost, Broker, ArmInconclusive},
+		{"corruption, which is expected", "0 1 2 3 6x 7", Corrupted, "", Reproduced},
+		// 0 was confirmed before the strike, and 1 behind it is there.
+		{"lost long before", "- 1 2 3 6 7", Lost, Broker, ArmInconclusive},
+		{"lost long before, and under the fault", "- 1 2 - 6 7", Lost, Broker, Reproduced},
+		// 1 was the last that was confirmed before the strike: so does a page cache go.
+		{"lost to the strike", "0 - 2 3 6 7", Lost, Broker, Reproduced},
+		{"twice long before", "0 0 1 2 3 6 7", DuplicateStore, "", ArmInconclusive},
+		{"twice under the fault", "0 1 2 3 3 6 7", DuplicateStore, "", Reproduced},
+		{"in flight at the strike", "0 1 2 2 3 6 7", DuplicateStore, "", Reproduced},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -212,7 +229,13 @@ func TestControls(t *testing.T) {
 			x.store = test.store
 			v := x.then(func(h *ledger.Header) {
 				h.Role, h.Expect = roleControl, &ledger.Expect{Anomaly: test.anomaly, Attribution: test.attribution}
+				if test.attribution == "" {
+					h.Expect.Also = []string{DuplicateStore, ReorderedStore, Corrupted}
+				}
 			}, nil).audit(t)
+			if (v.Arm == ArmInconclusive) != (len(v.Reasons) > 0 && v.Arm != Missed) {
+				t.Errorf("%s for %q", v.Arm, v.Reasons)
+			}
 			if v.Arm != test.want {
 				t.Errorf("%s, want %s: %q %q", v.Arm, test.want, summary(v), v.Reasons)
 			}
@@ -237,15 +260,20 @@ func TestClaimsCountWhereNothingConfirms(t *testing.T) {
 	}
 }
 
+// atTheEnd makes producer-1 end by its own kill, its segment open.
+func atTheEnd(js []journal) {
+	each(js, func(e *ledger.Event) {
+		if e.Kind == ledger.WorkerEnd {
+			e.Detail = "killed at crash point after-send"
+		}
+	})
+	js[producer].Events = js[producer].Events[:len(js[producer].Events)-1]
+}
+
 // A producer that kills itself leaves its segment open, and may leave half a frame behind.
 func TestPlannedKill(t *testing.T) {
 	killed := func(js []journal) {
-		each(js, func(e *ledger.Event) {
-			if e.Kind == ledger.WorkerEnd {
-				e.Detail = "killed at crash point after-send"
-			}
-		})
-		js[producer].Events = js[producer].Events[:len(js[producer].Events)-1]
+		atTheEnd(js)
 		js[producer].Damage = func(b []byte) []byte { return append(b, 40, 0, 0, 0, 1) }
 	}
 	v := history{send: "ok none none", store: "0 2"}.then(nil, killed).audit(t)
@@ -254,11 +282,165 @@ func TestPlannedKill(t *testing.T) {
 	}
 }
 
+// Of a killed worker's segment nothing but its length shows that the end is missing: the confirm of a message
+// that is lost may have stood there.
+func TestKilledSegmentIsCut(t *testing.T) {
+	x := history{send: "ok ok ok", store: "0 1"}
+	whole := x.then(nil, atTheEnd)
+	if v := whole.audit(t); v.Arm != Broke {
+		t.Errorf("whole: %s %q", v.Arm, summary(v))
+	}
+	cut := whole.then(nil, func(js []journal) {
+		length := measured(t, js)[engine].Events
+		js[engine].Events = length
+		remove(js, func(e *ledger.Event) bool { return e.Kind == ledger.Complete && e.Seq == 2 })
+	})
+	if v := cut.audit(t); v.Arm != ArmInconclusive || len(v.Damage) != 1 || !strings.Contains(v.Damage[0], "when its worker ended") {
+		t.Errorf("cut: %s %q, damage %q", v.Arm, v.Reasons, v.Damage)
+	}
+	unknown := whole.then(nil, func(js []journal) {
+		each(js, func(e *ledger.Event) {
+			if e.Kind == ledger.WorkerEnd {
+				e.Count = -1
+			}
+		})
+	})
+	unknown.store = "0 1 2"
+	if v := unknown.audit(t); v.Arm != ArmInconclusive {
+		t.Errorf("of unknown length: %s", v.Arm)
+	}
+	if v := unknown.then(func(h *ledger.Header) { delete(h.Checks, evidenceRules) }, nil).audit(t); v.Arm != Held {
+		t.Errorf("of unknown length, recorded before lengths were: %s %q", v.Arm, v.Reasons)
+	}
+}
+
+// What was asked of the time after a step is not fulfilled by what happened before it or after the next strike. A
+// lone leader that confirms is no lone leader that refuses, however much is silent once it is dead.
+func TestDuringNamesItsStretch(t *testing.T) {
+	// The strike "cut" at 39 ms, "alone" at 55, "killed" at 75, the heal of both at 109. Send i is made at 11+10i ms.
+	alone := func(js []journal) {
+		add := []ledger.Event{
+			{Kind: ledger.Step, Text: "alone", Outcome: ledger.OK, At: 55 * ms},
+			{Kind: ledger.Inject, Text: "killed", At: 75 * ms},
+			{Kind: ledger.Bite, Text: "killed", Outcome: ledger.OK, At: 75 * ms},
+			{Kind: ledger.Heal, Text: "killed", Outcome: ledger.OK, At: 109 * ms},
+		}
+		js[engine].Events = append(add, js[engine].Events...)
+	}
+	asked := func(at string) func(h *ledger.Header) {
+		return func(h *ledger.Header) {
+			h.Evidence = ledger.Evidence{Bites: []string{"cut", "killed"}, During: ledger.During{At: at, MaxConfirmed: new(int), RefusedOrSilent: 3}}
+		}
+	}
+	tests := []struct {
+		name, send, store, at string
+		want                  ArmResult
+	}{
+		//                  0  1  2  |3    4    |5    |6    7    8    |9
+		{"guarded, silent", "ok ok ok none none none none none info ok", "0 1 2 9", "alone", Held},
+		{"guarded, refused", "ok ok ok none fail fail none none info ok", "0 1 2 9", "alone", Held},
+		{"control, which confirms alone", "ok ok ok none none ok none none none ok", "0 1 2 5 9", "alone", ArmInconclusive},
+		{"control, of the time after the kill", "ok ok ok ok ok ok none none none ok", "0 1 2 3 4 5 9", "alone", ArmInconclusive},
+		{"silent for too few", "ok ok ok none fail none none none none ok", "0 1 2 9", "", Held},
+		{"confirmed before it was alone", "ok ok ok ok none none none none none ok", "0 1 2 3 9", "alone", Held},
+		{"confirmed before it was alone, asked from the strike", "ok ok ok ok none none none none none ok", "0 1 2 3 9", "", ArmInconclusive},
+		{"a step that was not reached", "ok ok ok none none none none none none ok", "0 1 2 9", "nowhere", ArmInconclusive},
+		{"from the second strike", "ok ok ok ok ok ok none none none none", "0 1 2 3 4 5", "killed", Held},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			x := history{send: test.send, store: test.store, strike: 3, heal: 10}.then(asked(test.at), alone)
+			if v := x.audit(t); v.Arm != test.want {
+				t.Errorf("%s %q", v.Arm, v.Reasons)
+			}
+		})
+	}
+}
+
+func TestInFlightAt(t *testing.T) {
+	// Send 2 is in flight at the strike, none at the second one.
+	second := func(js []journal) {
+		js[engine].Events = append([]ledger.Event{
+			{Kind: ledger.Inject, Text: "second", At: 68 * ms},
+			{Kind: ledger.Heal, Text: "second", Outcome: ledger.OK, At: 69 * ms},
+		}, js[engine].Events...)
+	}
+	for at, want := range map[string]ArmResult{"": Held, "cut": Held, "second": ArmInconclusive, "nowhere": ArmInconclusive} {
+		x := striking().then(func(h *ledger.Header) {
+			h.Evidence.During, h.Evidence.InFlightAt = ledger.During{}, at
+		}, second)
+		if v := x.audit(t); v.Arm != want {
+			t.Errorf("in flight at %q: %s %q", at, v.Arm, v.Reasons)
+		}
+	}
+}
+
+func TestEndsBuffered(t *testing.T) {
+	for held, want := range map[int64]ArmResult{0: ArmInconclusive, 1: Held} {
+		x := history{send: "ok none", store: "0"}.then(func(h *ledger.Header) { h.Evidence.EndsBuffered = 1 }, func(js []journal) {
+			each(js, func(e *ledger.Event) {
+				if e.Kind == ledger.WorkerEnd {
+					e.N = held
+				}
+			})
+		})
+		if v := x.audit(t); v.Arm != want {
+			t.Errorf("%d buffered: %s %q", held, v.Arm, v.Reasons)
+		}
+	}
+}
+
+// Nothing that was asked for is no evidence.
+func TestNothingAsked(t *testing.T) {
+	none := history{send: "ok", store: "0"}.then(func(h *ledger.Header) { h.Evidence = ledger.Evidence{} }, nil)
+	if v := none.audit(t); v.Arm != ArmInconclusive {
+		t.Errorf("guarded: %s", v.Arm)
+	}
+	lost := none
+	lost.store = "-"
+	control := func(h *ledger.Header) { h.Role, h.Expect = roleControl, &ledger.Expect{Anomaly: Lost} }
+	if v := lost.then(control, nil).audit(t); v.Arm != ArmInconclusive {
+		t.Errorf("control: %s", v.Arm)
+	}
+	if v := lost.audit(t); v.Arm != Broke {
+		t.Errorf("guarded, with a loss: %s", v.Arm)
+	}
+	if v := none.then(func(h *ledger.Header) { h.Role = roleObservation }, nil).audit(t); v.Arm != Held {
+		t.Errorf("an observation, which may be of no fault: %s %q", v.Arm, v.Reasons)
+	}
+	if v := (history{}).audit(t); v.Arm != ArmInconclusive {
+		t.Errorf("nothing sent: %s", v.Arm)
+	}
+}
+
+// What is lost is also what was buffered when the process ended: it was called sent before, and nothing ever
+// completed it.
+func TestControlOfAPlannedEnd(t *testing.T) {
+	x := history{send: "sent-ok sent-none", store: "0"}.then(func(h *ledger.Header) {
+		h.Role, h.Expect = roleControl, &ledger.Expect{Anomaly: Lost, Attribution: ClientBuffer}
+	}, nil)
+	if v := x.audit(t); v.Arm != Reproduced {
+		t.Errorf("%s %q %q", v.Arm, summary(v), v.Reasons)
+	}
+}
+
+func TestRulesOfEvidenceDiffer(t *testing.T) {
+	h := baseHeader()
+	h.Checks[evidenceRules] = 1
+	if got := Compare(h, h.Promise, Checks()); len(got) != 1 || !strings.Contains(got[0], "other rules") {
+		t.Errorf("version 1: %q", got)
+	}
+	delete(h.Checks, evidenceRules)
+	if got := Compare(h, h.Promise, Checks()); len(got) != 1 || !strings.Contains(got[0], "other rules") {
+		t.Errorf("none: %q", got)
+	}
+}
+
 // A heal after the load was ended is cleaning up, and not the heal after which sends must succeed.
 func TestCleanupHealIsNotTheLastHeal(t *testing.T) {
 	x := striking().then(nil, func(js []journal) {
 		add := []ledger.Event{
-			{Kind: ledger.Inject, Text: "second", At: 45 * ms},
+			{Kind: ledger.Inject, Text: "second", At: 68 * ms},
 			{Kind: ledger.Heal, Text: "second", Outcome: ledger.OK, At: 900 * ms},
 			{Kind: ledger.Heal, Text: "cut", Outcome: ledger.OK, At: 901 * ms},
 		}

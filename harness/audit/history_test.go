@@ -62,6 +62,7 @@ func baseHeader() ledger.Header {
 		Destinations: []ledger.Destination{{Name: "t", Partitions: 1}},
 		Workload:     ledger.Workload{Keys: 1, PayloadSize: 128},
 		Promise:      ledger.Promise{Places: []string{"store"}},
+		Evidence:     ledger.Evidence{Ends: []string{"producer-1"}},
 		Checks:       Checks(),
 	}
 }
@@ -165,6 +166,7 @@ func (x history) build(t testing.TB) (ledger.Header, []mutate.Journal) {
 			add(reader, e)
 		}
 	}
+	rest(js, engine, reader)
 	for i := range js {
 		add(i, ledger.Event{Kind: ledger.SegmentEnd})
 	}
@@ -205,9 +207,41 @@ func (x history) record(t testing.TB, h ledger.Header, word string) ledger.Event
 	return e
 }
 
+// rest records the ends that a final read came to as those at quiescence.
+func rest(js []journal, engine, reader int) {
+	for _, e := range js[reader].Events {
+		if e.Kind == ledger.StoreEnd {
+			js[engine].Events = append(js[engine].Events, ledger.Event{Kind: ledger.EndPosition, Pos: e.Pos, At: e.At})
+		}
+	}
+}
+
+// measured returns journals in which the ends of workers tell how long their segments are, undamaged, unless
+// they tell something already.
+func measured(t testing.TB, js []mutate.Journal) []mutate.Journal {
+	t.Helper()
+	lengths := map[string]int64{}
+	for _, j := range js {
+		j.Damage = nil
+		b, err := j.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lengths[j.Segment.Name] = int64(len(b))
+	}
+	out := clone(js)
+	each(out, func(e *ledger.Event) {
+		if e.Kind == ledger.WorkerEnd && e.Count == 0 {
+			e.Count = lengths[e.Text]
+		}
+	})
+	return out
+}
+
 // opener encodes journals once and opens them any number of times.
 func opener(t testing.TB, js []mutate.Journal) Open {
 	t.Helper()
+	js = measured(t, js)
 	files := make([][]byte, len(js))
 	for i, j := range js {
 		b, err := j.Encode()

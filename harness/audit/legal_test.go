@@ -178,8 +178,11 @@ func legal(r *rand.Rand, s shape) (ledger.Header, []journal) {
 		}
 		eng.Events = append(eng.Events, ledger.Event{Kind: ledger.WorkerEnd, Text: fmt.Sprintf("producer-%d", st+1), Outcome: ledger.OK, Detail: how, At: 1e11})
 	}
-	eng.Events = append(eng.Events, ledger.Event{Kind: ledger.Quiet, Outcome: ledger.OK, At: 5e11}, ledger.Event{Kind: ledger.SegmentEnd})
-	return h, append(js, eng, rd)
+	eng.Events = append(eng.Events, ledger.Event{Kind: ledger.Quiet, Outcome: ledger.OK, At: 5e11})
+	js = append(js, eng, rd)
+	rest(js, len(js)-2, len(js)-1)
+	js[len(js)-2].Events = append(js[len(js)-2].Events, ledger.Event{Kind: ledger.SegmentEnd})
+	return h, js
 }
 
 // killer of a mutation: the anomaly that must be found, or the proof that must fail.

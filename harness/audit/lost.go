@@ -177,6 +177,9 @@ func (c *lostCheck) conclude() error {
 				region = Prefix
 			}
 			c.a.findings.add(key, ledger.MessageID{Stream: s.id, Seq: seq}, region, nil)
+			if f&completed == 0 && s.invoked(seq) {
+				c.a.unfinished[key] = true
+			}
 			if key.attribution == Expired {
 				c.a.totals.Expired++
 			}

@@ -35,7 +35,11 @@ type segment struct {
 	consumes  bool // holds events of consumers
 	handles   bool // holds Handled events
 	snapshots bool // holds rows of a final snapshot
+	length    int64
 }
+
+// of says whether a worker of that name wrote the segment.
+func (s *segment) of(worker string) bool { return s.Worker == worker || s.Name == worker }
 
 // title is how witnesses name the segment.
 func (s *segment) title() string {
@@ -80,7 +84,7 @@ func scan(open Open, see func(s *segment, e *ledger.Event), kinds ...ledger.Kind
 			}
 			return nil, err
 		}
-		s.closed = r.Closed()
+		s.closed, s.length = r.Closed(), r.Length()
 		s.stores = r.Has(ledger.Stored)
 		s.sends = r.Has(ledger.Invoke) || r.Has(ledger.Complete)
 		s.consumes = slices.ContainsFunc(consumed, r.Has)
@@ -96,7 +100,7 @@ var consumed = []ledger.Kind{ledger.Received, ledger.Handled, ledger.Settled, le
 // apart lists all other kinds. The main pass need not decode what merge does.
 func apart() []ledger.Kind {
 	var out []ledger.Kind
-	for k := ledger.Invoke; k <= ledger.Resent; k++ {
+	for k := ledger.Invoke; k <= ledger.EndPosition; k++ {
 		if !slices.Contains(consumed, k) {
 			out = append(out, k)
 		}

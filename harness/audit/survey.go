@@ -2,6 +2,7 @@ package audit
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -60,17 +61,68 @@ type survey struct {
 	committed  bool                   // the committed view was read
 	tables     map[string]*storeEnd   // SnapshotEnd, by table
 	groupEnds  map[groupKey]*storeEnd // GroupEnd
+	// endsAtRest are the end positions at quiescence, the last ones told.
+	endsAtRest map[partitionKey]int64
 
 	firstStrike, lastStrike int64 // MaxInt64 if nothing struck
 	lastHeal                int64 // the last heal of the plan; MaxInt64 if nothing was healed while the load ran
 	boundaries              []int64
-	// hushes run from each strike to what the plan did next, strike or heal: a send made in one and
-	// not completed by its end met silence. Later ones may have been answered by a new leader.
-	hushes []hush
 }
 
-// hush is a stretch of time; to is MaxInt64 if nothing followed.
-type hush struct{ from, to int64 }
+// stretch is a part of the plan: from a strike, or a step after it, to what the plan did next, strike or
+// heal. Only sends made since that strike count. What was sent later, or answered later, met another state:
+// a new leader may have confirmed it.
+type stretch struct {
+	name     string
+	since    int64 // the strike
+	from, to int64 // to is MaxInt64 if nothing followed
+	known    bool
+}
+
+// stretch returns the one that begins at an injection or a reached step; "" = the first strike.
+func (v *survey) stretch(at string) stretch {
+	s := stretch{name: at, since: math.MaxInt64, from: math.MaxInt64, to: math.MaxInt64}
+	if at == "" && len(v.injections) > 0 {
+		s.from, s.known = v.firstStrike, true
+	}
+	for _, e := range v.steps {
+		if e.Text == at && e.Outcome == ledger.OK {
+			s.from, s.known = e.At, true
+		}
+	}
+	if i := v.injection(at); i != nil {
+		s.from, s.known = i.at, true
+	}
+	if !s.known {
+		return s
+	}
+	s.since = s.from
+	for _, i := range v.injections {
+		if i.at <= s.from {
+			s.since = i.at // they are in order
+		}
+		for _, t := range []int64{i.at, i.healedAt} {
+			if t > s.from && (t == i.at || i.healed) {
+				s.to = min(s.to, t)
+			}
+		}
+	}
+	return s
+}
+
+// measure finds segments that are shorter than their writer left them. A writer that was killed leaves no last
+// event, so nothing else would show that what it recorded last is gone.
+func (v *survey) measure() {
+	for _, w := range v.workers {
+		for _, s := range v.segments {
+			if s.of(w.Text) && s.length < w.Count {
+				s.damage = append(s.damage, &ledger.DamageError{
+					File: s.file, Offset: s.length, Reason: fmt.Sprintf("it was %d bytes long when its worker ended", w.Count),
+				})
+			}
+		}
+	}
+}
 
 // surveyed lists the kinds that the first pass needs.
 var surveyed = []ledger.Kind{
@@ -80,7 +132,7 @@ var surveyed = []ledger.Kind{
 
 func takeSurvey(open Open) (*survey, error) {
 	v := &survey{
-		tables: map[string]*storeEnd{}, groupEnds: map[groupKey]*storeEnd{},
+		tables: map[string]*storeEnd{}, groupEnds: map[groupKey]*storeEnd{}, endsAtRest: map[partitionKey]int64{},
 		ends: map[viewKey]*storeEnd{}, txns: map[uint32][]txn{}, loadAt: math.MaxInt64, healPhase: math.MaxInt64,
 		firstStrike: math.MaxInt64, lastStrike: math.MaxInt64, lastHeal: math.MaxInt64,
 	}
@@ -90,6 +142,7 @@ func takeSurvey(open Open) (*survey, error) {
 	}
 	v.segments = segments
 	v.settle()
+	v.measure()
 	return v, nil
 }
 
@@ -100,6 +153,18 @@ func (v *survey) injection(id string) *injection {
 		}
 	}
 	return nil
+}
+
+// struck returns the injection that a Bite or a Heal is about: what strikes several times under one name, as a process that
+// crashes again, is proven and healed each time.
+func (v *survey) struck(e ledger.Event) *injection {
+	i := v.injection(e.Text)
+	for _, next := range v.injections {
+		if next.id == e.Text && next.at > i.at && next.at <= e.At {
+			i = next
+		}
+	}
+	return i
 }
 
 func (v *survey) see(_ *segment, e *ledger.Event) {
@@ -143,6 +208,8 @@ func (v *survey) see(_ *segment, e *ledger.Event) {
 		} else {
 			v.groupEnds[key] = &storeEnd{Event: *e}
 		}
+	case ledger.EndPosition:
+		v.endsAtRest[partitionKey{e.Pos.Destination, e.Pos.Partition}] = e.Pos.Offset
 	case ledger.TxnEnd:
 		v.txns[e.Stream] = append(v.txns[e.Stream], txn{from: e.Seq, to: e.To, outcome: e.Outcome, sent: e.Sent})
 	}
@@ -152,7 +219,7 @@ func (v *survey) settle() {
 	rare := v.steps
 	v.steps = nil
 	for _, e := range rare {
-		i := v.injection(e.Text)
+		i := v.struck(e)
 		switch {
 		case e.Kind == ledger.Step:
 			v.steps = append(v.steps, e)
@@ -172,7 +239,7 @@ func (v *survey) settle() {
 	for _, w := range v.workers {
 		if w.Outcome == ledger.OK && strings.HasPrefix(w.Detail, "killed") {
 			for _, s := range v.segments {
-				s.killed = s.killed || s.Worker == w.Text || s.Name == w.Text
+				s.killed = s.killed || s.of(w.Text)
 			}
 		}
 	}
@@ -193,22 +260,9 @@ func (v *survey) settle() {
 		}
 	}
 	for _, i := range v.injections {
-		h := hush{from: i.at, to: math.MaxInt64}
-		for _, next := range v.injections {
-			if next.at > h.from {
-				h.to = min(h.to, next.at)
-			}
-			if next.healed && next.healedAt > h.from {
-				h.to = min(h.to, next.healedAt)
-			}
+		if i.healed {
+			v.boundaries = append(v.boundaries, i.healedAt)
 		}
-		v.hushes = append(v.hushes, h)
-		if h.to != math.MaxInt64 {
-			v.boundaries = append(v.boundaries, h.to)
-		}
-	}
-	if v.lastHeal != math.MaxInt64 {
-		v.boundaries = append(v.boundaries, v.lastHeal)
 	}
 	slices.Sort(v.boundaries)
 	v.boundaries = slices.Compact(v.boundaries)

@@ -142,7 +142,8 @@ const (
 	// WorkerEnd is how a worker ended, seen by the engine: Text = worker (the Segment.Worker of its
 	// segment), Detail = exited, killed at crash point X, killed by the engine, died of itself; Outcome
 	// OK if that was planned. A planned end whose Detail begins with "killed" excuses a segment without
-	// SegmentEnd.
+	// SegmentEnd. N = sends that its client still held (buffered), Count = the length of its segment in bytes
+	// then: what is shorter was cut.
 	WorkerEnd
 	// SegmentEnd is the last event of a segment that was closed in order. Writer.Close appends it.
 	SegmentEnd

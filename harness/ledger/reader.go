@@ -94,6 +94,10 @@ func (r *Reader) Closed() bool { return r.closed }
 // Has says whether a whole batch so far, skipped or not, held an event of kind k.
 func (r *Reader) Has(k Kind) bool { return r.seen&(1<<(k&63)) != 0 }
 
+// Length returns the bytes of the segment up to where the Reader is: at the end, unless damage kept it from
+// finding the next frame, the whole length.
+func (r *Reader) Length() int64 { return r.offset }
+
 // Next reads the next event into e, reusing nothing of it. It returns io.EOF at the end, and a
 // *DamageError for a part that cannot be read, after which Next goes on behind it, or at the end
 // if there is no telling where the next frame begins. A batch is delivered whole or not at all.

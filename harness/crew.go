@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -237,6 +239,9 @@ func (c *crew) finish(p *worker.Process, note string) (worker.End, error) {
 		c.arm.note(fmt.Sprintf("%s of arm %s %s", name, c.arm.arm.Name, end.How))
 	}
 	e := ledger.Event{Kind: ledger.WorkerEnd, Text: name, Detail: end.How, N: end.Buffered}
+	if journal, err := os.Stat(filepath.Join(c.arm.folder, name+journalTail)); err == nil { // one that never opened it has none
+		e.Count = journal.Size()
+	}
 	if end.Planned {
 		e.Outcome = ledger.OK
 	}

@@ -126,7 +126,7 @@ func TestStatesAndActions(t *testing.T) {
 			seen = e
 			return s.Target + " danced", nil
 		}},
-		Evidence: ledger.Evidence{Before: 50, InFlight: 50},
+		Evidence: ledger.Evidence{Before: 50, InFlight: 50, InFlightAt: "killed"},
 	}
 	cfg := testConfig(t, testSuite(sc))
 	// The paused node was killed, which ended the pause; its heal must be no error.
@@ -151,7 +151,8 @@ func TestFaultOfOneArm(t *testing.T) {
 	sc := killed("one-arm", guarded(), control(memory.DuplicateOnReconnect, "duplicate-store", ""))
 	name := sc.Arms[1].Name
 	sc.Steps = []plan.Step{
-		{Name: "dropped", Until: []plan.State{{Kind: plan.Confirmed, N: 100}}, Inject: &plan.Exposure{Fault: "dropped", Target: "leader", Arms: []string{name}}},
+		{Name: "moment", Until: []plan.State{{Kind: plan.Confirmed, N: 100}}, Inject: &plan.Exposure{Fault: "moment", Target: "leader"}},
+		{Name: "dropped", Inject: &plan.Exposure{Fault: "dropped", Target: "leader", Arms: []string{name}}},
 		{Name: "bitten", Until: []plan.State{{Kind: plan.Bit, Since: "dropped"}}},
 		{Name: "healed", Heal: "dropped"},
 	}
@@ -159,7 +160,7 @@ func TestFaultOfOneArm(t *testing.T) {
 	res := run(t, testConfig(t, testSuite(sc)))
 	got := res.Suites[0].Scenarios[0]
 	arms := got.Repeats[0].Arms
-	if got.Status != audit.Pass || len(arms[0].Header.Evidence.Bites) != 0 || !slices.Equal(arms[1].Header.Evidence.Bites, []string{"dropped"}) {
+	if got.Status != audit.Pass || !slices.Equal(arms[0].Header.Evidence.Bites, []string{"moment"}) || !slices.Equal(arms[1].Header.Evidence.Bites, []string{"moment", "dropped"}) {
 		t.Errorf("%v (%v), bites %v and %v", got.Status, got.Reasons, arms[0].Header.Evidence.Bites, arms[1].Header.Evidence.Bites)
 	}
 }

@@ -624,7 +624,7 @@ func (w *wave) finish(ctx context.Context, reasons []string) ([]string, error) {
 	if err := w.processes.Wait(); err != nil {
 		return reasons, err
 	}
-	detail, err := w.quiesce(ctx)
+	detail, ends, err := w.quiesce(ctx)
 	quiet := ledger.Event{Kind: ledger.Quiet, Outcome: ledger.OK, Detail: detail}
 	if err != nil {
 		if !inconclusive(err) {
@@ -641,6 +641,11 @@ func (w *wave) finish(ctx context.Context, reasons []string) ([]string, error) {
 		}
 		if err := a.record(e); err != nil {
 			return reasons, err
+		}
+		for _, end := range ends[a] {
+			if err := a.record(end); err != nil {
+				return reasons, err
+			}
 		}
 	}
 	if err := w.phase("read"); err != nil {
@@ -670,7 +675,7 @@ func (w *wave) finish(ctx context.Context, reasons []string) ([]string, error) {
 }
 
 // quiesce waits until the end positions of all arms are the same in two reads a span apart (2 s),
-// with all replicas in sync. The producers have ended and the heals are confirmed by then.
+// with all replicas in sync, and records them. The producers have ended and the heals are confirmed by then.
 func (w *wave) quiesce(ctx context.Context) (string, error) {
 	positions, ok := w.cluster.Cluster.(system.Positions)
 	if !ok {
@@ -704,7 +709,21 @@ func (w *wave) quiesce(ctx context.Context) (string, error) {
 		}
 		return each(w.arms, func(a *armRun) (bool, string, error) { return w.replicas(ctx, a, plan.FullyInSync, nil) })
 	})
-	return fmt.Sprintf("end positions stood for %s", w.e.cfg.caps.quiet), err
+	if err != nil {
+		return "", err
+	}
+	for _, a := range w.arms {
+		for d := range a.header.Destinations {
+			for p, end := range last[0] {
+				pos := ledger.Position{Destination: uint16(d), Partition: int32(p), Offset: end}
+				if err := a.record(ledger.Event{Kind: ledger.EndPosition, Pos: pos}); err != nil {
+					return "", err
+				}
+			}
+			last = last[1:]
+		}
+	}
+	return fmt.Sprintf("end positions stood for %s", w.e.cfg.caps.quiet), nil
 }
 
 // read records what the store holds and where the arm's groups stand, into a segment of its own.

@@ -624,7 +624,7 @@ func (w *wave) finish(ctx context.Context, reasons []string) ([]string, error) {
 	if err := w.processes.Wait(); err != nil {
 		return reasons, err
 	}
-	detail, ends, err := w.quiesce(ctx)
+	detail, err := w.quiesce(ctx)
 	quiet := ledger.Event{Kind: ledger.Quiet, Outcome: ledger.OK, Detail: detail}
 	if err != nil {
 		if !inconclusive(err) {
@@ -641,11 +641,6 @@ func (w *wave) finish(ctx context.Context, reasons []string) ([]string, error) {
 		}
 		if err := a.record(e); err != nil {
 			return reasons, err
-		}
-		for _, end := range ends[a] {
-			if err := a.record(end); err != nil {
-				return reasons, err
-			}
 		}
 	}
 	if err := w.phase("read"); err != nil {

@@ -44,28 +44,37 @@ type drainCheck struct {
 	words   []string
 }
 
-// drainPartition has the times, in order, of what came in and of what was handled.
+// drainPartition has the times, in order, of what came in, of what was fetched and of what was handled.
 type drainPartition struct {
-	in, out []int64
+	in, got, out []int64
 }
 
 func (c *drainCheck) conclude() error {
 	c.since, c.parts = 0, map[partitionKey]*drainPartition{}
-	done := map[ledger.MessageID]bool{}
+	type seen struct{ fetched, done bool }
+	known := map[ledger.MessageID]seen{}
 	_, err := scan(c.a.open, func(_ *segment, e *ledger.Event) {
 		switch {
 		case e.Kind == ledger.Step:
 			if e.Text == c.a.header.Promise.Drain.Since && e.Outcome == ledger.OK {
 				c.since = e.At
 			}
+		case e.Kind == ledger.Received:
+			// Segments of several consumers come in any order: an early second delivery is as good.
+			if k := known[e.ID()]; !k.fetched {
+				known[e.ID()] = seen{true, k.done}
+				c.part(e.Pos).got = append(c.part(e.Pos).got, e.At)
+			}
 		case e.Outcome != ledger.OK || e.Pos.Offset < 0:
 		case e.Kind == ledger.Complete:
 			c.part(e.Pos).in = append(c.part(e.Pos).in, e.At)
-		case !done[e.ID()]: // segments of several consumers come in any order: an early second end is as good
-			done[e.ID()] = true
-			c.part(e.Pos).out = append(c.part(e.Pos).out, e.At)
+		default:
+			if k := known[e.ID()]; !k.done {
+				known[e.ID()] = seen{k.fetched, true}
+				c.part(e.Pos).out = append(c.part(e.Pos).out, e.At)
+			}
 		}
-	}, ledger.Step, ledger.Complete, ledger.Handled)
+	}, ledger.Step, ledger.Complete, ledger.Received, ledger.Handled)
 	if err != nil {
 		return err
 	}
@@ -89,12 +98,14 @@ func (c *drainCheck) judge() {
 	d := c.a.header.Promise.Drain
 	keys := slices.SortedFunc(maps.Keys(c.parts), func(a, b partitionKey) int { return int(a.number) - int(b.number) })
 	var off []float64
-	never := 0
+	never, until := 0, int64(0)
 	for _, key := range keys {
 		p := c.parts[key]
 		slices.Sort(p.in)
+		slices.Sort(p.got)
 		slices.Sort(p.out)
 		m := p.measure(c.since)
+		until = max(until, m.until)
 		c.words = append(c.words, fmt.Sprintf("partition %d: %s", key.number, m.words()))
 		switch {
 		case m.backlog < d.Least:
@@ -105,6 +116,7 @@ func (c *drainCheck) judge() {
 			off = append(off, math.Abs(m.off()))
 		}
 	}
+	c.words = append(c.words, c.series(until))
 	if len(keys) == 0 {
 		c.missing = append(c.missing, "nothing was sent")
 	}
@@ -125,6 +137,33 @@ func (c *drainCheck) judge() {
 // waiting is the backlog at a time.
 func (p *drainPartition) waiting(at int64) int { return upTo(p.in, at) - upTo(p.out, at) }
 
+// oldest is how long the message has waited, at a time, that has waited longest. Partitions are worked off in order.
+func (p *drainPartition) oldest(at int64) time.Duration {
+	if handled := upTo(p.out, at); handled < len(p.in) {
+		return max(0, time.Duration(at-p.in[handled]))
+	}
+	return 0
+}
+
+// series says, at some points in time, how much waits in the broker, how much is fetched and not handled, and how old the
+// oldest of both is.
+func (c *drainCheck) series(until int64) string {
+	const points = 5
+	var b strings.Builder
+	b.WriteString("over time")
+	for i := range points {
+		at := c.since + (until-c.since)*int64(i)/(points-1)
+		stored, fetched, oldest := 0, 0, time.Duration(0)
+		for _, p := range c.parts {
+			stored += upTo(p.in, at) - upTo(p.got, at)
+			fetched += upTo(p.got, at) - upTo(p.out, at)
+			oldest = max(oldest, p.oldest(at))
+		}
+		fmt.Fprintf(&b, ", after %s %d in the broker, %d fetched, the oldest %s old", short(at-c.since), max(0, stored), fetched, short(int64(oldest)))
+	}
+	return b.String()
+}
+
 func upTo(times []int64, at int64) int {
 	n, _ := slices.BinarySearch(times, at+1)
 	return n
@@ -136,6 +175,7 @@ type drained struct {
 	oldest             time.Duration // how long the oldest had waited when it began
 	incoming, capacity float64       // per second, in the first part
 	left               int           // after the first part
+	until              int64         // when it was drained, or else the end of the first part
 	rest               time.Duration // what it took from there; 0 = it was never drained
 }
 
@@ -146,9 +186,7 @@ func (p *drainPartition) measure(since int64) drained {
 		from = min(p.out[n], since+int64(drainPatience))
 	}
 	m := drained{backlog: p.waiting(from)}
-	if handled := upTo(p.out, from); handled < len(p.in) {
-		m.oldest = max(0, time.Duration(from-p.in[handled]))
-	}
+	m.oldest = p.oldest(from)
 	first := from + int64(drainPatience)
 	end := int64(0)
 	for _, at := range p.out[upTo(p.out, from):] {
@@ -164,9 +202,9 @@ func (p *drainPartition) measure(since int64) drained {
 	span := time.Duration(first - from).Seconds()
 	m.incoming = float64(upTo(p.in, first)-upTo(p.in, from)) / span
 	m.capacity = float64(upTo(p.out, first)-upTo(p.out, from)) / span
-	m.left = p.waiting(first)
+	m.left, m.until = p.waiting(first), first
 	if end > 0 {
-		m.rest = time.Duration(end - first)
+		m.rest, m.until = time.Duration(end-first), end
 	}
 	return m
 }

@@ -341,7 +341,7 @@ func (a Arm) expect() *ledger.Expect {
 	}
 	return &ledger.Expect{
 		Anomaly: a.Break.Anomaly, Attribution: a.Break.Attribution,
-		Knob: a.Break.Knob, Forces: a.Break.Forces, Place: a.Break.Place,
+		Knob: a.Break.Knob, Forces: a.Break.Forces, Place: a.Break.Place, Also: a.Break.Also,
 	}
 }
 

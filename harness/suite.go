@@ -68,6 +68,7 @@ type Break struct {
 	Place       string   // where in the chain the anomaly stands: store, delivery, effect, outbox, liveness
 	Anomaly     string   // the one anomaly it must reproduce
 	Attribution string   // empty = any
+	Also        []string // other anomalies that it, or what it forces, is known to cause
 }
 
 // Arm is one configuration under the scenario's faults.
@@ -92,6 +93,8 @@ type Arm struct {
 	Code *Code
 	// During is what its clients must have seen between strike and heal.
 	During ledger.During
+	// Evidence replaces the scenario's for this arm, if it is not nil.
+	Evidence *ledger.Evidence
 	// Promise replaces the suite's promise for this arm, if its text is set, and Chain the scenario's
 	// chain, if it is not nil.
 	Promise ledger.Promise

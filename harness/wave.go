@@ -137,6 +137,9 @@ func (a *armRun) destinationName(name string) string {
 
 func (w *wave) header(a *armRun) ledger.Header {
 	evidence := w.scenario.Evidence
+	if a.arm.Evidence != nil {
+		evidence = *a.arm.Evidence
+	}
 	evidence.During = a.arm.During
 	if evidence.Bites == nil { // a fault nobody asked about must have bitten too
 		for _, s := range w.plan.Steps {

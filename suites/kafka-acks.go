@@ -45,6 +45,9 @@ var (
 // noIdempotence is what acks=0 and acks=1 drag along: the idempotent producer requires acks=all (KIP-98).
 var noIdempotence = []string{"idempotence=false (the idempotent producer requires acks=all)"}
 
+// withoutIdempotence is what a retry does without it: a second copy, which may stand behind what overtook the first.
+var withoutIdempotence = []string{"duplicate-store", "reordered-store"}
+
 // struck is how many sends each arm must have in the state that the fault is about.
 const struck = 200
 
@@ -69,8 +72,10 @@ func leaderIsolated() harness.Scenario {
 				Name: "acks-1", Role: harness.Control,
 				Client:      map[string]string{"acks": "1", "idempotence": "false", "in.flight": "5"},
 				Destination: minInSync2,
-				Break:       &harness.Break{Knob: "acks=1", Forces: noIdempotence, Place: "store", Anomaly: "lost", Attribution: "broker"},
-				During:      ledger.During{Confirmed: struck},
+				Break: &harness.Break{
+					Knob: "acks=1", Forces: noIdempotence, Place: "store", Anomaly: "lost", Attribution: "broker", Also: withoutIdempotence,
+				},
+				During: ledger.During{Confirmed: struck},
 			},
 		},
 		Steps: []plan.Step{
@@ -111,8 +116,10 @@ func leaderKilled() harness.Scenario {
 				Producer:    harness.Producer{Claim: harness.AtWritten},
 				Break: &harness.Break{
 					Knob: "acks=0", Forces: append([]string{"\"sent\" is said once the request is written, for nothing ever confirms it"}, noIdempotence...),
-					Place: "store", Anomaly: "lost", Attribution: "client-buffer",
+					Place: "store", Anomaly: "lost", Attribution: "client-buffer", Also: withoutIdempotence,
 				},
+				// Nothing is in flight for longer than it takes to write it.
+				Evidence: &ledger.Evidence{Before: struck, After: struck, Bites: []string{"frozen", "killed"}},
 				// Nothing ever confirms; that 200 went into the frozen socket is a gate of the plan.
 				During: ledger.During{MaxConfirmed: new(0)},
 			},
@@ -175,7 +182,8 @@ func minInSync() harness.Scenario {
 		},
 		Targets: map[string]plan.Role{"leader": plan.Leader},
 		Arms: []harness.Arm{
-			guardedArm(ledger.During{RefusedOrSilent: struck}, safe, minInSync2),
+			// What the lone leader confirms is what the control shows: it must confirm nothing, though 200 sends wait.
+			guardedArm(ledger.During{At: "alone", RefusedOrSilent: struck, MaxConfirmed: new(0)}, safe, minInSync2),
 			{
 				Name: "min-insync-1", Role: harness.Control, Client: safe,
 				Destination: map[string]string{"min.insync.replicas": "1"},
@@ -265,7 +273,8 @@ func twoDisksLost() harness.Scenario {
 		},
 		Targets: map[string]plan.Role{"leader": plan.Leader, "cut-off": plan.Follower, "others": plan.LeaderAndOther},
 		Arms: []harness.Arm{
-			guardedArm(ledger.During{RefusedOrSilent: struck}, safe, map[string]string{"min.insync.replicas": "3"}),
+			// While one replica is out nothing may be confirmed, though 200 sends wait.
+			guardedArm(ledger.During{At: "out", RefusedOrSilent: struck, MaxConfirmed: new(0)}, safe, map[string]string{"min.insync.replicas": "3"}),
 			{
 				Name: "min-insync-2", Role: harness.Control, Client: safe, Destination: minInSync2,
 				Break:  &harness.Break{Knob: "min.insync.replicas=2", Place: "store", Anomaly: "lost", Attribution: "broker"},
@@ -314,7 +323,7 @@ func responseLost() harness.Scenario {
 				Name: "not-idempotent", Role: harness.Control,
 				Client:      map[string]string{"acks": "all", "idempotence": "false", "in.flight": "5"},
 				Destination: minInSync2,
-				Break:       &harness.Break{Knob: "idempotence=false", Place: "store", Anomaly: "duplicate-store"},
+				Break:       &harness.Break{Knob: "idempotence=false", Place: "store", Anomaly: "duplicate-store", Also: []string{"reordered-store"}},
 			},
 		},
 		Steps: []plan.Step{
@@ -350,7 +359,7 @@ func retryReorder() harness.Scenario {
 				Name: "not-idempotent", Role: harness.Control,
 				Client:      map[string]string{"acks": "all", "idempotence": "false", "in.flight": "5"},
 				Destination: minInSync2,
-				Break:       &harness.Break{Knob: "idempotence=false", Place: "store", Anomaly: "reordered-store"},
+				Break:       &harness.Break{Knob: "idempotence=false", Place: "store", Anomaly: "reordered-store", Also: []string{"duplicate-store"}},
 			},
 		},
 		Steps: []plan.Step{
@@ -387,6 +396,7 @@ func unflushedExit() harness.Scenario {
 			{
 				Name: "guarded", Role: harness.Guarded, Client: client, Destination: minInSync2,
 				Producer: harness.Producer{Claim: harness.AtConfirm, Incarnations: incarnations(harness.EndFlush)},
+				Evidence: &ledger.Evidence{Ends: []string{"producer-2"}, EndsBuffered: 1}, // the first one flushes
 			},
 			{
 				Name: "said-at-enqueue", Role: harness.Control, Client: client, Destination: minInSync2,
@@ -398,7 +408,7 @@ func unflushedExit() harness.Scenario {
 			},
 		},
 		Steps:    []plan.Step{{Name: "ended", Until: []plan.State{{Kind: plan.Ended}}}},
-		Evidence: ledger.Evidence{Ends: []string{"producer-1", "producer-2"}},
+		Evidence: ledger.Evidence{Ends: []string{"producer-1", "producer-2"}, EndsBuffered: 1},
 	}
 }
 

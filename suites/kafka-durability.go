@@ -97,8 +97,10 @@ func powerCutOne() harness.Scenario {
 				Name: "acks-1", Role: harness.Control,
 				Client:      map[string]string{"acks": "1", "idempotence": "false", "in.flight": "5"},
 				Destination: minInSync2,
-				Break:       &harness.Break{Knob: "acks=1", Forces: noIdempotence, Place: "store", Anomaly: "lost", Attribution: "broker"},
-				During:      ledger.During{Confirmed: struck},
+				Break: &harness.Break{
+					Knob: "acks=1", Forces: noIdempotence, Place: "store", Anomaly: "lost", Attribution: "broker", Also: withoutIdempotence,
+				},
+				During: ledger.During{Confirmed: struck},
 			}),
 		Steps: []plan.Step{
 			withCap(cutReplication([]plan.State{{Kind: plan.Confirmed, N: struck}}), beforePowerCut),
@@ -219,8 +221,10 @@ func diskFull() harness.Scenario {
 				Client:      map[string]string{"acks": "0", "idempotence": "false", "in.flight": "5"},
 				Destination: minInSync2,
 				Producer:    harness.Producer{Claim: harness.AtWritten},
-				Break:       &harness.Break{Knob: "acks=0", Forces: noIdempotence, Place: "store", Anomaly: "lost", Attribution: "client-buffer"},
-				During:      ledger.During{MaxConfirmed: new(0)},
+				Break: &harness.Break{
+					Knob: "acks=0", Forces: noIdempotence, Place: "store", Anomaly: "lost", Attribution: "client-buffer", Also: withoutIdempotence,
+				},
+				During: ledger.During{MaxConfirmed: new(0)},
 			}),
 		Steps: []plan.Step{
 			{

@@ -246,6 +246,38 @@ func TestControls(t *testing.T) {
 	}
 }
 
+// What a control loses is missing at every place behind: that is no other anomaly.
+func TestControlSeenAtTwoPlaces(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want bool
+	}{
+		{Unpublished, MissingEffect, true},
+		{MissingEffect, Lost, true},
+		{PhantomEffect, PublishedUncommitted, true},
+		{Lost, DuplicateStore, false},
+		{MissingEffect, DuplicateEffect, false},
+		{ReorderedStore, DuplicateEffect, false},
+		{Lost, Lost, false},
+	} {
+		if got := elsewhere(test.a, test.b); got != test.want || elsewhere(test.b, test.a) != got {
+			t.Errorf("%s and %s: %t", test.a, test.b, got)
+		}
+	}
+	for expect, want := range map[string]ArmResult{Unpublished: Reproduced, MissingEffect: Reproduced, DuplicateEffect: Missed} {
+		x := chain{orders: two, publish: "1", consume: "a+ a<0 a=0 a>1", effects: "1", end: 1}
+		x.header = func(h *ledger.Header) { h.Role, h.Expect = roleControl, &ledger.Expect{Anomaly: expect} }
+		h, js := x.build(t)
+		v, err := Audit(h, opener(t, js))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v.Arm != want {
+			t.Errorf("%s: %s %q %q", expect, v.Arm, summary(v), v.Reasons)
+		}
+	}
+}
+
 // acks=0: nothing is ever confirmed, so claims count before and after.
 func TestClaimsCountWhereNothingConfirms(t *testing.T) {
 	x := history{

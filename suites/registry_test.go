@@ -153,3 +153,37 @@ func TestFileNamesAreSuiteNames(t *testing.T) {
 		}
 	}
 }
+
+// Evidence that names what the plan has not is never there, and an arm that asks for no proof of its fault proves
+// nothing.
+func TestEvidenceIsOfThePlan(t *testing.T) {
+	eachScenario(t, func(t *testing.T, _ harness.Suite, sc harness.Scenario) {
+		step := func(name string) bool {
+			return name == "" || slices.ContainsFunc(sc.Steps, func(s plan.Step) bool { return s.Name == name })
+		}
+		strikes := slices.ContainsFunc(sc.Steps, func(s plan.Step) bool {
+			return s.Inject != nil || s.Do == harness.DoKillProcess || s.Do == harness.DoFreezeProcess
+		})
+		for _, a := range sc.Arms {
+			evidence := sc.Evidence
+			if a.Evidence != nil {
+				evidence = *a.Evidence
+			}
+			if !step(a.During.At) || !step(evidence.InFlightAt) {
+				t.Errorf("arm %s: evidence is asked of %q and %q, which the plan has not", a.Name, a.During.At, evidence.InFlightAt)
+			}
+			if a.Break != nil {
+				for _, name := range a.Break.Also {
+					if _, ok := audit.Lookup(name); !ok || name == a.Break.Anomaly {
+						t.Errorf("arm %s also causes %q", a.Name, name)
+					}
+				}
+			}
+			points := slices.ContainsFunc(a.Producer.Incarnations, func(i harness.Incarnation) bool { return i.CrashAt+i.HoldAt != "" }) ||
+				slices.ContainsFunc(a.Processes, func(p harness.Process) bool { return p.CrashAt+p.HoldAt != "" })
+			if a.Role != harness.Observation && !strikes && !points && len(evidence.Bites)+len(evidence.Ends) == 0 {
+				t.Errorf("arm %s asks for no proof of a fault", a.Name)
+			}
+		}
+	})
+}

@@ -228,6 +228,7 @@ func (x chain) build(t testing.TB) (ledger.Header, []mutate.Journal) {
 	add(&eng, ledger.Event{Kind: ledger.Phase, Text: "heal", At: at})
 	add(&eng, ledger.Event{Kind: ledger.Quiet, Outcome: ledger.OK, At: at})
 
+	add(&eng, ledger.Event{Kind: ledger.EndPosition, Pos: ledger.Position{Offset: int64(len(log))}, At: at})
 	for view := ledger.ViewRaw; view <= ledger.ViewCommitted; view++ {
 		count := int64(0)
 		for off, rec := range log {
@@ -239,7 +240,6 @@ func (x chain) build(t testing.TB) (ledger.Header, []mutate.Journal) {
 			add(&rd, ledger.StoredRecord(h.Tag(), view, ledger.Position{Offset: int64(off)}, []byte(ledger.KeyName(key)), payload, at))
 			count++
 		}
-		add(&eng, ledger.Event{Kind: ledger.EndPosition, Pos: ledger.Position{Offset: int64(len(log))}, At: at})
 		add(&rd, ledger.Event{Kind: ledger.StoreEnd, View: view, Pos: ledger.Position{Offset: int64(len(log))}, N: int64(len(log)), Count: count, At: at})
 	}
 	add(&rd, ledger.Event{Kind: ledger.GroupEnd, Text: "g", Pos: ledger.Position{Offset: x.end}, At: at})

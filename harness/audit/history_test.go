@@ -209,8 +209,10 @@ func (x history) record(t testing.TB, h ledger.Header, word string) ledger.Event
 
 // rest records the ends that a final read came to as those at quiescence.
 func rest(js []journal, engine, reader int) {
+	told := map[partitionKey]bool{}
 	for _, e := range js[reader].Events {
-		if e.Kind == ledger.StoreEnd {
+		if key := (partitionKey{e.Pos.Destination, e.Pos.Partition}); e.Kind == ledger.StoreEnd && !told[key] {
+			told[key] = true
 			js[engine].Events = append(js[engine].Events, ledger.Event{Kind: ledger.EndPosition, Pos: e.Pos, At: e.At})
 		}
 	}

@@ -61,6 +61,9 @@ var mutations = []Mutation{
 	{"drop-heal", "the end of a strike is missing", drop(ledger.Heal, "")},
 	{"drop-inject", "the strike is missing", drop(ledger.Inject, "")},
 	{"drop-quiet", "it is not recorded that the store was quiet", drop(ledger.Quiet, "")},
+	{"drop-end-position", "the end of a partition at quiescence is not recorded", drop(ledger.EndPosition, "")},
+	{"short-read", "the final read ended before the store did", shortRead},
+	{"cut-segment", "a worker had written more than its segment holds", cutSegment},
 	{"drop-worker-end", "the planned end of a worker is missing", dropWorkerEnd},
 	{"unreached-step", "a step of the plan was not reached", outcome(ledger.Step, ledger.InDoubt)},
 	{"failed-heal", "a strike could not be healed", outcome(ledger.Heal, ledger.Failed)},
@@ -496,6 +499,22 @@ func nodeDied(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
 	p, ok := pick(r, js, func(e *ledger.Event) bool { return e.Kind == ledger.Step })
 	if ok {
 		insert(js, p, ledger.Event{Kind: ledger.NodeDied, Outcome: ledger.Failed, Text: "node-2", Detail: "pid 7, now not running", At: at(js, p).At})
+	}
+	return ok
+}
+
+func shortRead(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, func(e *ledger.Event) bool { return e.Kind == ledger.EndPosition })
+	if ok {
+		at(js, p).Pos.Offset += 1 + r.Int64N(100)
+	}
+	return ok
+}
+
+func cutSegment(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, func(e *ledger.Event) bool { return e.Kind == ledger.WorkerEnd })
+	if ok {
+		at(js, p).Count = 1 << 40
 	}
 	return ok
 }

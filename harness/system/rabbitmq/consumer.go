@@ -270,7 +270,8 @@ func (k *consumer) each(ds []system.Delivery, do func(handle) error) error {
 	return nil
 }
 
-// Close ends the subscription in order: what was settled is settled when it returns, what was not comes again.
+// Close ends the subscription in order. What was not settled comes again, and so may what was settled a moment before: a
+// quorum queue takes acks when it likes, and those that it has not when the connection is closed are lost.
 func (k *consumer) Close(ctx context.Context) error {
 	k.mu.Lock()
 	sub := k.sub

@@ -124,6 +124,10 @@ type drain struct {
 	d       uint16
 	tag     uint32
 	sink    func(ledger.Event)
+
+	// earlier counts, by digest, what earlier subscriptions to the queue were given: a settle that was written just before
+	// the connection was closed may be lost, and then the same message comes again, marked redelivered.
+	earlier map[uint64]int
 }
 
 // queues drains the queues one after the other into one view.
@@ -161,6 +165,7 @@ func (r *drain) ready(ctx context.Context, name string) (int64, error) {
 // queue drains one queue, by one subscription after the other, until its node says that nothing is left when there is none.
 func (r *drain) queue(ctx context.Context, view ledger.View, next int64, name string) (int64, error) {
 	moved := time.Now()
+	r.earlier = map[uint64]int{}
 	for {
 		before := next
 		var err error
@@ -208,6 +213,12 @@ func (r *drain) subscription(ctx context.Context, view ledger.View, next int64, 
 	idle := time.NewTimer(drainIdle)
 	defer idle.Stop()
 	unsettled := uint64(0)
+	given := map[uint64]int{}
+	defer func() {
+		for digest, n := range given {
+			r.earlier[digest] += n
+		}
+	}()
 	for {
 		idle.Reset(drainIdle)
 		quiet := false
@@ -216,10 +227,15 @@ func (r *drain) subscription(ctx context.Context, view ledger.View, next int64, 
 			if !ok {
 				return next, errors.New("the node ended the delivery")
 			}
-			pos := ledger.Position{Destination: r.d, Offset: next}
-			r.sink(ledger.StoredRecord(r.tag, view, pos, headerBytes(m.Headers, headerKey), m.Body, clock.Now()))
-			next++
 			unsettled = m.DeliveryTag
+			if digest := ledger.Digest(m.Body); m.Redelivered && r.earlier[digest] > 0 {
+				r.earlier[digest]--
+			} else {
+				given[digest]++
+				pos := ledger.Position{Destination: r.d, Offset: next}
+				r.sink(ledger.StoredRecord(r.tag, view, pos, headerBytes(m.Headers, headerKey), m.Body, clock.Now()))
+				next++
+			}
 		case <-idle.C:
 			quiet = true
 		case <-ctx.Done():

@@ -65,6 +65,9 @@ const pointNoPosition = "no-position"
 // pollWait bounds one poll, so that a stop is noticed.
 const pollWait = 100 * time.Millisecond
 
+// stopGrace is how long the work in hand may go on once the worker is to stop.
+const stopGrace = 2 * time.Second
+
 // errNotOurs is returned for deliveries of partitions that went to another member.
 var errNotOurs = fmt.Errorf("%w: the partition was revoked", chain.ErrTemporary)
 
@@ -119,7 +122,7 @@ type consuming struct {
 	stop           context.CancelFunc
 	abandon        context.CancelFunc // the batch that is processed
 
-	fetches sync.WaitGroup // of the poller
+	fetches sync.WaitGroup // of the poller, and of who ends it all
 
 	positions sync.Mutex
 	position  map[int32]int64 // committed, or where the partition was first read
@@ -302,6 +305,8 @@ func openDatabase(ctx context.Context, c worker.Config) (*pgxpool.Pool, error) {
 func (c *consuming) run(ctx context.Context) error {
 	ctx, c.stop = context.WithCancel(ctx)
 	defer c.stop()
+	c.fetches.Add(1)
+	go c.endInTime(ctx)
 	if c.ahead != nil {
 		c.fetches.Add(1)
 		go c.pollAhead(ctx)
@@ -322,6 +327,21 @@ func (c *consuming) oneBatch(ctx context.Context, s *chain.Service, sub chain.Su
 	ctx, c.abandon = context.WithCancel(ctx)
 	defer c.abandon()
 	return c.loop(ctx, s, sub, handle)
+}
+
+// endInTime ends work that goes on long after the worker was to stop, as endless retrying does.
+func (c *consuming) endInTime(ctx context.Context) {
+	defer c.fetches.Done()
+	select {
+	case <-c.s.Stopping():
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-time.After(stopGrace):
+		c.stop()
+	case <-ctx.Done():
+	}
 }
 
 // pollAhead fetches the next batch while the one before is processed.

@@ -34,7 +34,7 @@ func inbox(b broker) harness.Suite {
 	}
 }
 
-// consumed fills in what all scenarios have whose events begin at a producer.
+// delivered fills in what all scenarios have whose events begin at a producer.
 func delivered(s harness.Scenario) harness.Scenario {
 	s.Load.Rate, s.Load.Keys, s.Load.Partitions, s.Load.Tail = chainLoad.Rate, chainLoad.Keys, chainLoad.Partitions, chainLoad.Tail
 	s.Setup, s.Drained = makeTables, chainDrained
@@ -74,7 +74,7 @@ func (b broker) redelivery() harness.Scenario {
 			fails := map[string]string{paramHandler: function, paramFailEvent: strconv.Itoa(failing), paramFailAs: chain.BeforeBusinessCommit}
 			first := b.reader("consumer-1", fails)
 			first.HoldAt, first.HoldIf = chain.BeforeBusinessCommit, worker.Match{EventID: ledger.EventID(firstStream, raced)}
-			second := b.reader("consumer-2", map[string]string{paramHandler: function})
+			second := b.reader("consumer-2", fails)
 			second.Group = "consumers-again" // it is handed everything once more, as after a rebalance or a replay
 			// It waits at the event until the first has it in work, and then is there at the same time.
 			second.HoldAt, second.HoldIf = chain.AfterFetch, first.HoldIf
@@ -105,7 +105,7 @@ func (b broker) redelivery() harness.Scenario {
 				Name: "committed", Do: harness.DoReleaseProcess, Process: "consumer-1",
 				Until: []plan.State{{Kind: plan.Custom, Name: "the second waits for the first, or is past it"}},
 			},
-			{Name: "failed", Until: []plan.State{{Kind: plan.Handled, N: failing, Process: "consumer-1"}}},
+			{Name: "failed", Until: []plan.State{{Kind: plan.Handled, N: failing + 1, Process: "consumer-1"}, {Kind: plan.Handled, N: failing + 1, Process: "consumer-2"}}},
 			handledMore("failed"),
 		},
 		Gates: map[string]harness.Gate{

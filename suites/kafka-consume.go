@@ -134,12 +134,16 @@ func pairOf(pair, knob string, processes func(params map[string]string) []harnes
 // kebab turns a name of Go into one of an arm.
 func kebab(name string) string {
 	var b strings.Builder
-	for i, r := range name {
+	lower := false
+	for _, r := range name {
 		if r >= 'A' && r <= 'Z' {
-			if i > 0 {
+			if lower {
 				b.WriteByte('-')
 			}
 			r += 'a' - 'A'
+			lower = false
+		} else {
+			lower = true
 		}
 		b.WriteRune(r)
 	}

@@ -156,7 +156,7 @@ func readInboxRow(row pgx.CollectableRow) (ledger.Event, error) {
 
 func readDeadLetter(row pgx.CollectableRow) (ledger.Event, error) {
 	var event, key, version int64
-	var body string
+	var body []byte
 	var first, last *time.Time
 	var r ledger.FailureRecord
 	if err := row.Scan(&event, &key, &version, &body, &r.Destination, &r.Class, &r.Attempts, &first, &last, &r.Error); err != nil {
@@ -177,7 +177,7 @@ func readDeadLetter(row pgx.CollectableRow) (ledger.Event, error) {
 	}
 	// Of a content under a wrong id, the body says which event it is really.
 	var id ledger.MessageID
-	if n, _ := fmt.Sscanf(body, "%d/%d", &id.Stream, &id.Seq); n == 2 {
+	if n, _ := fmt.Sscanf(string(body), "%d/%d", &id.Stream, &id.Seq); n == 2 {
 		event = int64(ledger.EventID(id.Stream, id.Seq))
 	}
 	detail, err := json.Marshal(r)

@@ -19,6 +19,9 @@ var (
 	_ system.Positions   = (*Cluster)(nil)
 )
 
+// leaderMoves is how often one question follows a leader that has moved.
+const leaderMoves = 3
+
 // stallTimeout is how long a final read may go without getting on before it is an error.
 const stallTimeout = 30 * time.Second
 
@@ -85,7 +88,7 @@ func (c *Cluster) ReadStore(ctx context.Context, destination string, d uint16, t
 	for p, leader := range leaders {
 		for _, view := range []ledger.View{ledger.ViewRaw, ledger.ViewCommitted} {
 			r := partitionRead{
-				leader: leader, topic: destination, partition: int32(p), d: d, tag: tag, view: view, sink: sink, compacted: compacted,
+				cluster: c, leader: leader, topic: destination, partition: int32(p), d: d, tag: tag, view: view, sink: sink, compacted: compacted,
 			}
 			if err := r.run(ctx, c.DirectEndpoints()); err != nil {
 				return fmt.Errorf("read store of %s-%d: %w", destination, p, err)
@@ -96,6 +99,7 @@ func (c *Cluster) ReadStore(ctx context.Context, destination string, d uint16, t
 }
 
 type partitionRead struct {
+	cluster   *Cluster
 	leader    *Node
 	topic     string
 	partition int32
@@ -106,8 +110,21 @@ type partitionRead struct {
 	compacted bool
 }
 
-func (r *partitionRead) offset(ctx context.Context, which int64) (int64, error) {
-	return r.leader.admin.offset(ctx, r.topic, r.partition, which, r.view == ledger.ViewCommitted)
+// offset asks the leader, and whoever leads after it: leadership may move while a partition is read, and a read that goes on
+// with the next leader sees what it has.
+func (r *partitionRead) offset(ctx context.Context, which int64) (at int64, err error) {
+	for range leaderMoves {
+		at, err = r.leader.admin.offset(ctx, r.topic, r.partition, which, r.view == ledger.ViewCommitted)
+		if !errors.Is(err, kerr.NotLeaderForPartition) {
+			break
+		}
+		leaders, moved := r.cluster.leaders(ctx, r.topic)
+		if moved != nil {
+			return 0, errors.Join(err, moved)
+		}
+		r.leader = leaders[r.partition]
+	}
+	return at, err
 }
 
 func (r *partitionRead) run(ctx context.Context, seeds []string) error {

@@ -26,6 +26,7 @@ type armRun struct {
 	client      string // client id prefix, unique on the cluster
 	schema      string
 	header      ledger.Header
+	tie         ledger.Segment // Run, Arm and Header of all its segments
 	load        Load
 	argv        []string
 	system      System
@@ -134,6 +135,7 @@ func (a *armRun) processConfig(p Process, r int, stream, consumer uint32) worker
 // complete adds what all workers of the arm are told.
 func (a *armRun) complete(c worker.Config, name string) worker.Config {
 	c.Worker, c.Journal = name, filepath.Join(a.folder, name+journalTail)
+	c.Run, c.Arm, c.Header = a.tie.Run, a.tie.Arm, a.tie.Header
 	c.Seed, c.Workload, c.Schema, c.Peers = a.header.Seed, a.header.Workload, a.schema, a.peers
 	c.Params = merged(c.Params, map[string]string{worker.ParamTag: strconv.FormatUint(uint64(a.header.Tag()), 10)})
 	c.Client.System, c.Client.Endpoints = a.system.Name(), a.endpoints
@@ -292,10 +294,18 @@ func (a *armRun) open() error {
 	if err := writeFile(filepath.Join(a.folder, headerFile), b); err != nil {
 		return err
 	}
-	if a.events, err = createJournal(a.folder, ledger.Segment{Name: "engine", Role: "engine"}); err != nil {
+	a.tie = tie(a.header, b)
+	if a.events, err = createJournal(a.folder, a.segment("engine")); err != nil {
 		return err
 	}
 	return a.record(ledger.Event{Kind: ledger.ClockSample, N: clock.Wall()})
+}
+
+// segment describes one that the engine writes.
+func (a *armRun) segment(name string) ledger.Segment {
+	s := a.tie
+	s.Name, s.Role = name, name
+	return s
 }
 
 // close ends the engine's segment; the ledger is then whole.

@@ -63,7 +63,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	defer func() { _ = dir.close() }()
 	e := &engine{cfg: cfg, log: cfg.Log, dir: dir}
 	e.res = Result{
-		RunID: cfg.RunID, Seed: cfg.Seed, Binary: cfg.Binary, Command: cfg.Command, Machine: cfg.Machine, Started: time.Now(),
+		RunID: cfg.RunID, Seed: cfg.Seed, Runs: cfg.Runs, Binary: cfg.Binary, Command: cfg.Command, Machine: cfg.Machine, Started: time.Now(),
 	}
 	for i := range cfg.Suites {
 		e.res.Suites = append(e.res.Suites, suiteResult(&cfg.Suites[i], cfg))
@@ -340,7 +340,7 @@ func (e *engine) runSuite(ctx context.Context, s *Suite, res *SuiteResult) error
 						first = err
 					}
 				}
-				judge(sc)
+				judge(sc, e.cfg.Runs)
 				left[u.scenario]--
 				if left[u.scenario] == 0 {
 					e.say("%s", verdictLine(sc))
@@ -409,12 +409,7 @@ func (e *engine) runUnit(ctx context.Context, s *Suite, u unit, node nodeSetting
 	l.phase("audit")
 	for _, a := range w.arms {
 		folder := armFolder(s.Name, sc.Name, repeat, a.arm.Name)
-		run, auditErr := auditArm(e.dir.dir, folder)
-		if auditErr != nil {
-			err = errors.Join(err, environment(auditErr))
-			continue
-		}
-		r.Arms = append(r.Arms, run)
+		r.Arms = append(r.Arms, auditArm(e.dir.dir, folder))
 	}
 	r.Elapsed += time.Since(begun)
 	res.Elapsed += time.Since(begun)

@@ -1,6 +1,8 @@
 package harness
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -85,6 +87,17 @@ func writeFile(path string, b []byte) error {
 	return nil
 }
 
+// tie says what ties the segments of an arm to its header, of which b is the file.
+func tie(h ledger.Header, b []byte) ledger.Segment {
+	sum := sha256.Sum256(b)
+	return ledger.Segment{Run: h.Run, Arm: armPath(h), Header: hex.EncodeToString(sum[:])}
+}
+
+// armPath names an arm's run within its ledger: the end of its folder's path.
+func armPath(h ledger.Header) string {
+	return fmt.Sprintf("%s/%s/repeat-%d/%s", h.Suite, h.Scenario, h.Repeat, h.Arm)
+}
+
 // armFolder returns the folder of one arm's ledger, relative to the run folder.
 func armFolder(suite, scenario string, repeat int, arm string) string {
 	return filepath.Join(ledgerDir, suite, scenario, fmt.Sprintf("repeat-%d", repeat), arm)
@@ -124,16 +137,62 @@ func (j *journal) close() error {
 	return nil
 }
 
-func readHeader(dir string) (ledger.Header, error) {
+// readHeader reads an arm's header, and returns what its segments must say of it.
+func readHeader(dir string) (ledger.Header, ledger.Segment, error) {
 	b, err := os.ReadFile(filepath.Join(dir, headerFile))
 	if err != nil {
-		return ledger.Header{}, fmt.Errorf("read ledger header: %w", err)
+		return ledger.Header{}, ledger.Segment{}, fmt.Errorf("read ledger header: %w", err)
 	}
 	h, err := ledger.DecodeHeader(b)
 	if err != nil {
-		return ledger.Header{}, fmt.Errorf("read ledger header %s: %w", filepath.Join(dir, headerFile), err)
+		return ledger.Header{}, ledger.Segment{}, fmt.Errorf("read ledger header %s: %w", filepath.Join(dir, headerFile), err)
 	}
-	return h, nil
+	return h, tie(h, b), nil
+}
+
+// strangers says which segments of an arm's folder were written for another header, another arm or
+// another run. tied is false if none of them says what it was written for, as before ties were recorded.
+func strangers(dir string, want ledger.Segment) (found []string, tied bool, err error) {
+	names, err := segments(dir)
+	if err != nil {
+		return nil, false, err
+	}
+	var untied []string
+	for _, name := range names {
+		s, err := describe(filepath.Join(dir, name))
+		if err != nil {
+			return nil, false, err
+		}
+		switch {
+		case s.Schema == 0: // its description is damaged, as the audit finds too
+		case s.Run == "" && s.Arm == "" && s.Header == "":
+			untied = append(untied, fmt.Sprintf("segment %s does not say which arm it was written for, as others here do", name))
+		case s.Run != want.Run || s.Arm != want.Arm:
+			found, tied = append(found, fmt.Sprintf("segment %s was written for %s of run %s", name, s.Arm, s.Run)), true
+		case s.Header != want.Header:
+			found, tied = append(found, fmt.Sprintf("segment %s was written for another %s than the one beside it", name, headerFile)), true
+		default:
+			tied = true
+		}
+	}
+	if tied {
+		found = append(found, untied...)
+	}
+	return found, tied, nil
+}
+
+// describe reads what a segment says of itself.
+func describe(path string) (ledger.Segment, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return ledger.Segment{}, fmt.Errorf("open segment: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	r, err := ledger.NewReader(f, filepath.Base(path))
+	if err != nil {
+		return ledger.Segment{}, err
+	}
+	return r.Segment(), nil
 }
 
 // openLedger opens the segments in an arm's folder, in the order of their names, as the audit
@@ -182,7 +241,8 @@ func segments(dir string) ([]string, error) {
 	return names, nil
 }
 
-// armFolders finds every arm's ledger of a run folder, relative to it and sorted.
+// armFolders finds every arm's ledger of a run folder, relative to it and sorted: every folder with a
+// header or a segment, and those that cannot be looked into.
 func armFolders(dir string) ([]string, error) {
 	var dirs []string
 	err := filepath.WalkDir(filepath.Join(dir, ledgerDir), func(path string, d fs.DirEntry, err error) error {
@@ -190,9 +250,9 @@ func armFolders(dir string) ([]string, error) {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}
-			return err
+			path = filepath.Join(path, headerFile)
 		}
-		if d.Name() == headerFile {
+		if base := filepath.Base(path); base == headerFile || strings.HasSuffix(base, journalTail) {
 			rel, err := filepath.Rel(dir, filepath.Dir(path))
 			if err != nil {
 				return err
@@ -205,5 +265,5 @@ func armFolders(dir string) ([]string, error) {
 		return nil, fmt.Errorf("look for ledgers: %w", err)
 	}
 	slices.Sort(dirs)
-	return dirs, nil
+	return slices.Compact(dirs), nil
 }

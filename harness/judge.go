@@ -38,22 +38,51 @@ func suiteResult(s *Suite, cfg Config) SuiteResult {
 	return r
 }
 
-// auditArm judges one arm from its folder alone. A header that cannot be read is damage: the arm is
-// inconclusive. The error is about files that cannot be opened.
-func auditArm(dir, folder string) (ArmRun, error) {
+// untied is said of a ledger that was recorded before its segments named what they were written for.
+const untied = "segments are not tied to their header: recorded by an older version"
+
+// auditArm judges one arm from its folder alone. What cannot be read, and segments that were written for
+// another arm, are damage: the arm is inconclusive.
+func auditArm(dir, folder string) ArmRun {
 	path := filepath.Join(dir, folder)
-	h, err := readHeader(path)
+	h, wanted, err := readHeader(path)
 	if err != nil {
 		h = headerOf(folder)
-		v := audit.Verdict{Reasons: []string{err.Error()}, Damage: []string{err.Error()}}
-		return ArmRun{Name: h.Arm, Folder: folder, Header: h, Verdict: v}, nil
+		run := ArmRun{Name: h.Arm, Folder: folder, Header: h}
+		run.damage(err.Error())
+		return run
 	}
-	open, closeAll := openLedger(path)
-	v, err := audit.Audit(h, open)
-	if err = errors.Join(err, closeAll()); err != nil {
-		return ArmRun{}, err
+	run := ArmRun{Name: h.Arm, Role: h.Role, Folder: folder, Header: h}
+	strange, tied, err := strangers(path, wanted)
+	if err == nil {
+		open, closeAll := openLedger(path)
+		run.Verdict, err = audit.Audit(h, open)
+		err = errors.Join(err, closeAll())
 	}
-	return ArmRun{Name: h.Arm, Role: h.Role, Folder: folder, Header: h, Verdict: v}, nil
+	if err != nil {
+		run.Verdict = audit.Verdict{}
+		run.damage(err.Error())
+		return run
+	}
+	if armPath(h) != strings.TrimPrefix(filepath.ToSlash(folder), ledgerDir+"/") {
+		strange = append(strange, fmt.Sprintf("%s holds the ledger of %s", folder, armPath(h)))
+	}
+	if !tied {
+		run.Verdict.Differs = append(run.Verdict.Differs, untied)
+	}
+	run.damage(strange...)
+	return run
+}
+
+// damage makes an arm inconclusive.
+func (r *ArmRun) damage(what ...string) {
+	if len(what) == 0 {
+		return
+	}
+	v := &r.Verdict
+	r.broken = true
+	v.Arm = audit.ArmInconclusive
+	v.Reasons, v.Damage = append(v.Reasons, what...), append(v.Damage, what...)
 }
 
 // headerOf tells what the place of an arm's folder says about it.
@@ -67,10 +96,36 @@ func headerOf(folder string) ledger.Header {
 	return h
 }
 
+// unknown says of how many runs of each arm there is no whole ledger: what they showed is not known.
+func unknown(sc *ScenarioResult, runs int) (missing []string) {
+	for _, r := range sc.Repeats {
+		runs = max(runs, r.Index+1)
+	}
+	for i := range sc.Arms {
+		a := &sc.Arms[i]
+		a.Unknown = runs
+		for _, r := range sc.Repeats {
+			left := slices.DeleteFunc(slices.Clone(r.Arms), func(r ArmRun) bool { return r.Name != a.Name })
+			if len(left) > 0 && !slices.ContainsFunc(left, func(r ArmRun) bool { return !r.whole() }) {
+				a.Unknown--
+			}
+		}
+		if a.Unknown > 0 {
+			missing = append(missing, fmt.Sprintf("%s: of %d of %d runs there is no whole ledger", a.Name, a.Unknown, runs))
+		}
+	}
+	return missing
+}
+
+// whole says whether the arm has left a ledger without damage.
+func (r *ArmRun) whole() bool {
+	return !r.broken && !slices.ContainsFunc(r.Verdict.Proofs, func(p audit.Proof) bool { return p.Name == audit.ProofLedger && !p.OK })
+}
+
 // judge merges the arms of every repeat of a scenario. An error of ours makes inconclusive what
 // would have passed; it never hides a broken promise. Reasons of repeats are for the reader: whatever
 // they tell is in the ledgers too, so that an audit comes to the same verdict.
-func judge(sc *ScenarioResult) {
+func judge(sc *ScenarioResult, planned int) {
 	if sc.Status == audit.NotApplicable {
 		return
 	}
@@ -93,9 +148,10 @@ func judge(sc *ScenarioResult) {
 			}
 		}
 	}
+	missing := unknown(sc, planned)
 	if sc.Status == audit.Pass || sc.Status == audit.Observed {
-		if sc.Error != "" {
-			sc.Status = audit.Inconclusive
+		if sc.Error != "" || len(missing) > 0 {
+			sc.Status, sc.Reasons = audit.Inconclusive, missing
 		} else {
 			return
 		}
@@ -140,7 +196,7 @@ func conclude(res *Result) {
 		var scenarios []audit.Status
 		for j := range s.Scenarios {
 			sc := &s.Scenarios[j]
-			judge(sc)
+			judge(sc, res.Runs)
 			if sc.Status == audit.Inconclusive && len(sc.Reasons) == 0 && sc.Error == "" {
 				sc.Reasons = []string{"it was not run"}
 			}
@@ -173,6 +229,9 @@ func verdictLine(sc *ScenarioResult) string {
 			fmt.Fprintf(&b, "%s%s reproduced %s %d/%d", sep, a.Name, a.Expect, a.K, a.N)
 		default:
 			fmt.Fprintf(&b, "%s%s held %d/%d", sep, a.Name, a.K, a.N)
+		}
+		if a.Unknown > 0 {
+			fmt.Fprintf(&b, ", %d not known", a.Unknown)
 		}
 	}
 	if sc.Status != audit.Pass && sc.Status != audit.Observed && len(sc.Reasons) > 0 {

@@ -3,8 +3,10 @@ package harness
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"conform/harness/audit"
@@ -53,6 +55,7 @@ type Live struct {
 type Result struct {
 	RunID    string
 	Seed     uint64
+	Runs     int // of each scenario, as asked for; 0 = recorded by an older version
 	Binary   string
 	Command  string
 	Started  time.Time
@@ -62,7 +65,27 @@ type Result struct {
 	Clusters []ClusterInfo
 	Kept     []string          // how to reach what was left up
 	Machine  map[string]string // cores, memory, kernel, engine
+	Changed  []Change          `json:",omitempty"` // by AuditDir: scenarios whose verdict is another than the recorded one
 }
+
+// Change is a verdict that an audit of the recorded ledgers does not confirm.
+type Change struct {
+	Scenario string // suite/scenario
+	Was, Now audit.Status
+	Why      []string // what differs between the recording binary's rules and this one's; empty = nothing that is known
+}
+
+// String returns it in words.
+func (c Change) String() string {
+	s := fmt.Sprintf("%s: recorded: %s, now: %s", c.Scenario, c.Was, c.Now)
+	if len(c.Why) > 0 {
+		s += ", because " + strings.Join(c.Why, "; ")
+	}
+	return s
+}
+
+// Better says that the new verdict is one that the run itself did not come to, though its worst is past.
+func (c Change) Better() bool { return audit.Merge(c.Was, c.Now) == c.Was && c.Now != c.Was }
 
 // ClusterInfo describes one cluster that was started.
 type ClusterInfo struct {
@@ -101,6 +124,7 @@ type ArmSummary struct {
 	Expect           string  // printed anomaly, controls only
 	K, N             int     // held of counted, or reproduced of run
 	Low, High        float64 // Clopper-Pearson 95 %
+	Unknown          int     `json:",omitempty"` // runs that have left no ledger
 }
 
 // Repeat is one run of one scenario.
@@ -131,6 +155,7 @@ type ArmRun struct {
 	Folder     string // of its ledger, relative to the run folder
 	Header     ledger.Header
 	Verdict    audit.Verdict
+	broken     bool // it cannot be read, or is not of this arm
 }
 
 // ErrInterrupted is returned by Run when its context ended: healed, removed, ledger kept.

@@ -790,7 +790,7 @@ func (w *wave) segment(ctx context.Context, a *armRun, name, what string, f func
 	limit := w.e.cfg.caps.read
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s: %w (%s)", what, errCapped, limit))
 	defer cancel()
-	j, err := createJournal(a.folder, ledger.Segment{Name: name, Role: name})
+	j, err := createJournal(a.folder, a.segment(name))
 	if err != nil {
 		return err
 	}

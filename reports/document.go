@@ -2,6 +2,7 @@ package reports
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -141,6 +142,17 @@ type Tally struct {
 	N      int      `json:"n"`
 	Low    float64  `json:"low"` // Clopper-Pearson, 95 %
 	High   float64  `json:"high"`
+	// Unknown runs have left no whole ledger.
+	Unknown int `json:"unknown,omitempty"`
+}
+
+// Share is k/n, and how much is not known.
+func (t Tally) Share() string {
+	s := fmt.Sprintf("%d/%d", t.K, t.N)
+	if t.Unknown > 0 {
+		s += fmt.Sprintf(", %d not known", t.Unknown)
+	}
+	return s
 }
 
 // Repeat is one run of a scenario.

@@ -72,7 +72,7 @@ func writeJUnit(w io.Writer, d Document) error {
 			c := junitCase{Name: sc.Name, Classname: s.Name, Time: seconds(sc.Elapsed)}
 			for _, a := range sc.Arms {
 				c.Properties = append(c.Properties,
-					junitProperty{a.Role + " " + a.Name, fmt.Sprintf("%d/%d", a.K, a.N)},
+					junitProperty{a.Role + " " + a.Name, a.Share()},
 					junitProperty{a.Role + " " + a.Name + " interval", fmt.Sprintf("%.3f..%.3f", a.Low, a.High)})
 			}
 			js.Tests++

@@ -30,8 +30,8 @@ func writeMarkdown(w io.Writer, d Document) error {
 				fmt.Fprintf(&b, "| %s | %s | | | | | |\n", name, verdict)
 			}
 			for _, a := range sc.Arms {
-				fmt.Fprintf(&b, "| %s | %s | %s | %s | %d/%d | %s | %s |\n",
-					name, verdict, md(a.Name), sc.Outcome(a), a.K, a.N, md(sc.Found(a)), sc.Evidence(a))
+				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n",
+					name, verdict, md(a.Name), sc.Outcome(a), a.Share(), md(sc.Found(a)), sc.Evidence(a))
 				name, verdict = "", ""
 			}
 		}

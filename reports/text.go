@@ -57,7 +57,7 @@ func textTable(w io.Writer, s Suite) error {
 			fmt.Fprintf(t, "  %s\t%s\t\t\t\t\t\n", name, verdict)
 		}
 		for _, a := range sc.Arms {
-			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d/%d\t%s\t%s\n", name, verdict, a.Name, sc.Outcome(a), a.K, a.N, sc.Found(a), sc.Evidence(a))
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, verdict, a.Name, sc.Outcome(a), a.Share(), sc.Found(a), sc.Evidence(a))
 			name, verdict = "", ""
 		}
 	}

@@ -64,7 +64,7 @@ func compareChecks(recorded, own map[string]int) []string {
 	for _, name := range union(recorded, own) {
 		was, recordedToo := recorded[name]
 		is, known := own[name]
-		if name == evidenceRules && known {
+		if name == EvidenceRules && known {
 			if was = max(was, 1); was != is {
 				out = append(out, fmt.Sprintf("this binary judges the evidence by other rules (version %d) than the one that recorded it (version %d)", is, was))
 			}
@@ -204,7 +204,7 @@ func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
 		}
 		a.ran[c.name] = c.version
 	}
-	a.ran[evidenceRules] = evidenceVersion
+	a.ran[EvidenceRules] = evidenceVersion
 	return a
 }
 

@@ -45,14 +45,15 @@ func register(c check) {
 // found to prove more or less. Ledgers that name none are of version 1; since version 2 they hold the end
 // positions at quiescence and the length of what each worker wrote.
 const (
-	evidenceRules   = "evidence"
+	// EvidenceRules is the name of the rules of evidence among the checks.
+	EvidenceRules   = "evidence"
 	evidenceVersion = 2
 )
 
 // Checks returns the names and versions of the checks of this binary, and of its rules of evidence.
 func Checks() map[string]int {
 	out := make(map[string]int, len(checks)+1)
-	out[evidenceRules] = evidenceVersion
+	out[EvidenceRules] = evidenceVersion
 	for _, c := range checks {
 		out[c.name] = c.version
 	}

@@ -508,7 +508,7 @@ func compareViews(a, b viewKey) int {
 }
 
 // rules is the version of the rules of evidence that the recorder followed.
-func (a *auditor) rules() int { return max(a.header.Checks[evidenceRules], 1) }
+func (a *auditor) rules() int { return max(a.header.Checks[EvidenceRules], 1) }
 
 func (a *auditor) segmentsEnded() Proof {
 	var faults []string
@@ -533,7 +533,7 @@ func (a *auditor) segmentsEnded() Proof {
 }
 
 func (a *auditor) undamaged() Proof {
-	return proof("ledger", "no damage", a.survey.damaged(func(*segment) bool { return true }), "whole")
+	return proof(ProofLedger, "no damage", a.survey.damaged(func(*segment) bool { return true }), "whole")
 }
 
 func (a *auditor) consistent() Proof {

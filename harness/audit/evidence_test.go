@@ -341,7 +341,7 @@ func TestKilledSegmentIsCut(t *testing.T) {
 	if v := unknown.audit(t); v.Arm != ArmInconclusive {
 		t.Errorf("of unknown length: %s", v.Arm)
 	}
-	if v := unknown.then(func(h *ledger.Header) { delete(h.Checks, evidenceRules) }, nil).audit(t); v.Arm != Held {
+	if v := unknown.then(func(h *ledger.Header) { delete(h.Checks, EvidenceRules) }, nil).audit(t); v.Arm != Held {
 		t.Errorf("of unknown length, recorded before lengths were: %s %q", v.Arm, v.Reasons)
 	}
 }
@@ -458,11 +458,11 @@ func TestControlOfAPlannedEnd(t *testing.T) {
 
 func TestRulesOfEvidenceDiffer(t *testing.T) {
 	h := baseHeader()
-	h.Checks[evidenceRules] = 1
+	h.Checks[EvidenceRules] = 1
 	if got := Compare(h, h.Promise, Checks()); len(got) != 1 || !strings.Contains(got[0], "other rules") {
 		t.Errorf("version 1: %q", got)
 	}
-	delete(h.Checks, evidenceRules)
+	delete(h.Checks, EvidenceRules)
 	if got := Compare(h, h.Promise, Checks()); len(got) != 1 || !strings.Contains(got[0], "other rules") {
 		t.Errorf("none: %q", got)
 	}

@@ -80,6 +80,9 @@ func (f Finding) Name() string {
 	return n
 }
 
+// ProofLedger is the name of the Proof that nothing of the ledger is damaged.
+const ProofLedger = "ledger"
+
 // Proof is one piece of required evidence and whether the ledger has it.
 type Proof struct {
 	Name string // "before the strike", "in flight", "bite leader-cut", "final read", ...

@@ -14,6 +14,11 @@ type Segment struct {
 	Name   string // file name without extension: "producer-1", "engine", "reader"
 	Role   string // producer, consumer, engine, reader, ...
 	Worker string `json:",omitempty"` // the worker that wrote it, as WorkerEnd names it
+	// Run, Arm ("suite/scenario/repeat-0/arm") and Header (the SHA-256 of header.json, in hex) tie it to the arm that it was
+	// written for. Older ledgers have none of them.
+	Run    string `json:",omitempty"`
+	Arm    string `json:",omitempty"`
+	Header string `json:",omitempty"`
 	Group  string `json:",omitempty"` // the consumer group of its consumers; not needed where the header names one group
 }
 

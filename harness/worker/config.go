@@ -10,8 +10,10 @@ type Config struct {
 	Role    string // a registered role
 	Worker  string // name in the ledger, and of its segment: "producer-1"
 	Journal string // path of the segment file; must not exist
-	Seed    uint64
-	Client  system.ClientConfig
+	// Run, Arm and Header tie its segment to its arm, see ledger.Segment.
+	Run, Arm, Header string
+	Seed             uint64
+	Client           system.ClientConfig
 
 	// Of producers.
 	Stream      uint32 // its incarnation, from 1

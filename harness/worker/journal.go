@@ -25,7 +25,7 @@ func openJournal(c Config) (*journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create journal: %w: %w", err, system.ErrEnvironment)
 	}
-	w, err := ledger.NewWriter(f, ledger.Segment{Name: c.Worker, Role: c.Role, Worker: c.Worker, Group: c.Client.Group})
+	w, err := ledger.NewWriter(f, ledger.Segment{Name: c.Worker, Role: c.Role, Worker: c.Worker, Group: c.Client.Group, Run: c.Run, Arm: c.Arm, Header: c.Header})
 	if err != nil {
 		_ = f.Close()
 		return nil, err

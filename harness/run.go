@@ -33,6 +33,7 @@ type Config struct {
 	Reserve  func(ctx context.Context, mib int) (release func(), err error) // nil = no reservation
 	Binary   string                                                         // version of conform
 	Command  string                                                         // the command line, for the report
+	Again    []string                                                       // flags that a run of one scenario needs to be like this one, for a shell
 	Machine  map[string]string                                              // cores, memory, kernel, engine, for the report
 	Progress io.Writer                                                      // lines for the user, a few per scenario; may be nil
 	Live     func(Live)                                                     // called about four times a second while a load runs; may be nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -203,7 +204,9 @@ func (w *wave) header(a *armRun) ledger.Header {
 			"quiescence": w.e.cfg.caps.still, "read": w.e.cfg.caps.read,
 		},
 		Settings: settings, Timing: w.cluster.Timing(), Plan: w.plan.Words(), Checks: audit.Checks(),
-		Reproduce: fmt.Sprintf("conform run --suite %s --scenario %s --seed %d", w.suite.Name, w.scenario.Name, w.repeat.Seed),
+		Reproduce: strings.Join(append([]string{
+			"conform run --suite", w.suite.Name, "--scenario", w.scenario.Name, "--seed", strconv.FormatUint(w.repeat.Seed, 10),
+		}, w.e.cfg.Again...), " "),
 	}
 }
 

@@ -95,12 +95,8 @@ func scenario(su harness.SuiteResult, r harness.ScenarioResult, o Options) Scena
 	}
 	for _, rep := range r.Repeats {
 		s.Repeats = append(s.Repeats, repeat(su, rep))
-		for _, a := range rep.Arms {
-			if s.Reproduce == "" {
-				s.Reproduce = a.Header.Reproduce
-			}
-		}
 	}
+	s.Reproduce = reproduce(r)
 	if s.Status == "not-applicable" && o.CI {
 		s.Allowed = slices.ContainsFunc(o.AllowSkip, func(pattern string) bool {
 			ok, err := path.Match(pattern, s.Name)
@@ -113,6 +109,25 @@ func scenario(su harness.SuiteResult, r harness.ScenarioResult, o Options) Scena
 	}
 	s.Sentence = sentence(s)
 	return s
+}
+
+// reproduce is the line that repeats the first repeat that came out as the scenario did, or else the first.
+func reproduce(r harness.ScenarioResult) string {
+	first := ""
+	for _, rep := range r.Repeats {
+		for _, a := range rep.Arms {
+			if a.Header.Reproduce == "" {
+				continue
+			}
+			if rep.Status == r.Status {
+				return a.Header.Reproduce
+			}
+			if first == "" {
+				first = a.Header.Reproduce
+			}
+		}
+	}
+	return first
 }
 
 func repeat(su harness.SuiteResult, r harness.Repeat) Repeat {
@@ -153,7 +168,12 @@ func arm(su harness.SuiteResult, r harness.ArmRun) Arm {
 			a.Expect += "/" + e.Attribution
 		}
 	}
+	// What was not read to its end may be there: its absence is nothing that was found.
+	unread := slices.ContainsFunc(v.Proofs, func(p audit.Proof) bool { return p.Name == audit.ProofFinalRead && !p.OK })
 	for _, f := range v.Findings {
+		if unread && audit.RestsOnAbsence(f.Anomaly) {
+			continue
+		}
 		a.Findings = append(a.Findings, finding(f, h.Expect))
 	}
 	for _, p := range v.Proofs {

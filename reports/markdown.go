@@ -38,6 +38,9 @@ func writeMarkdown(w io.Writer, d Document) error {
 		b.WriteByte('\n')
 		for _, sc := range s.Scenarios {
 			markdownTrouble(&b, sc)
+			for _, differs := range sc.Differs() {
+				fmt.Fprintf(&b, "> %s: %s\n\n", md(sc.Name), md(differs))
+			}
 		}
 	}
 	for _, n := range d.Notes {
@@ -59,7 +62,7 @@ func markdownTrouble(b *bytes.Buffer, sc Scenario) {
 		fmt.Fprintf(b, "- %s\n", md(r))
 	}
 	if sc.Error != "" {
-		fmt.Fprintf(b, "- our own failure: %s\n", md(sc.Error))
+		fmt.Fprintf(b, "- %s: %s\n", sc.Trouble(), md(sc.Error))
 	}
 	if sc.Reproduce != "" {
 		fmt.Fprintf(b, "\nAgain:\n\n    %s\n", clean(sc.Reproduce))

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"conform/harness"
 )
 
 func init() { register(Format{Name: "text", File: "report.txt", Write: writeText}) }
@@ -26,6 +29,9 @@ func writeText(w io.Writer, d Document) error {
 		}
 		for _, sc := range s.Scenarios {
 			textTrouble(&b, sc)
+			for _, differs := range sc.Differs() {
+				fmt.Fprintf(&b, "  note on %s: %s\n", sc.Name, clean(differs))
+			}
 		}
 		b.WriteByte('\n')
 	}
@@ -82,7 +88,7 @@ func textTrouble(w io.Writer, sc Scenario) {
 		fmt.Fprintf(w, "    because %s\n", clean(r))
 	}
 	if sc.Error != "" {
-		fmt.Fprintf(w, "    our own failure: %s\n", clean(sc.Error))
+		fmt.Fprintf(w, "    %s: %s\n", sc.Trouble(), clean(sc.Error))
 	}
 	if sc.Reproduce != "" {
 		fmt.Fprintf(w, "    again: %s\n", sc.Reproduce)
@@ -145,6 +151,29 @@ func (s Scenario) Evidence(t Tally) string {
 		}
 	}
 	return fmt.Sprintf("%d of %d", ok, all)
+}
+
+// Differs says in what this binary differs from the one that recorded the arms, each once.
+func (s Scenario) Differs() []string {
+	var out []string
+	for _, r := range s.Repeats {
+		for _, a := range r.Arms {
+			for _, d := range a.Differs {
+				if !slices.Contains(out, d) {
+					out = append(out, d)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// Trouble says whose failure Error is.
+func (s Scenario) Trouble() string {
+	if strings.Contains(s.Error, harness.ErrInterrupted.Error()) {
+		return "stopped from outside"
+	}
+	return "our own failure"
 }
 
 // runs are the runs of one arm.

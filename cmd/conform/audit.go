@@ -41,11 +41,23 @@ promise or checks differ. A damaged ledger is named by file and offset, and what
 			if err != nil {
 				return err
 			}
-			doc := reports.New(result, reports.Options{CI: a.ci, AllowSkip: allowSkip})
+			options := reports.Options{CI: a.ci, AllowSkip: allowSkip}
+			better := false
+			for _, change := range result.Changed {
+				options.Notes = append(options.Notes, change.String())
+				better = better || change.Better()
+			}
+			doc := reports.New(result, options)
 			if err := a.print(doc, format); err != nil {
 				return err
 			}
-			return verdictOf(doc)
+			if err := verdictOf(doc); err != nil {
+				return err
+			}
+			if better { // judged more kindly than by the binary that saw it
+				return &verdictError{exitInconclusive}
+			}
+			return nil
 		},
 	}
 	c.Flags().StringVar(&message, "message", "", "tell the whole story of one message, named stream/seq as reports name it")

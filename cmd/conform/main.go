@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -19,19 +20,36 @@ func start(b backend) int {
 		fmt.Fprintln(os.Stderr, "conform:", err)
 		return exitEnvironment
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		ends = append(ends, syscall.SIGHUP)
+	}
+	// A reader that is gone, as in `conform run | head`, must not end us before we have cleaned up.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	defer context.AfterFunc(ctx, func() {
 		stop() // from here on a second signal ends the process at once
 		if len(os.Args) > 1 && os.Args[1] == "run" {
-			fmt.Fprintln(os.Stderr, "interrupted: healing and removing everything; interrupt again to stop at once (the next run or `conform doctor --clean` then removes what is left)")
+			_, _ = fmt.Fprintln(os.Stderr, "interrupted: healing and removing everything; interrupt again to stop at once (the next run or `conform doctor --clean` then removes what is left)")
 		}
 	})()
 	a := &app{
-		backend: b, stdout: os.Stdout, stderr: os.Stderr, stdin: os.Stdin,
+		backend: b, stdout: patient{os.Stdout}, stderr: patient{os.Stderr}, stdin: os.Stdin,
 		ci: os.Getenv("CI") == "true", columns: terminalColumns(),
 	}
 	return a.run(ctx, os.Args[1:])
+}
+
+// patient goes on quietly once nobody reads any more.
+type patient struct{ w io.Writer }
+
+func (p patient) Write(b []byte) (int, error) {
+	n, err := p.w.Write(b)
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EIO) { // a pipe, or a terminal that hung up
+		return len(b), nil
+	}
+	return n, err
 }
 
 // terminalColumns is the width of the terminal that stderr is, 0 if it is none that can move its

@@ -153,7 +153,7 @@ func (a *app) doRun(c *cobra.Command, f runFlags) error {
 	cfg := harness.Config{
 		RunID: id, Suites: chosen, Seed: f.seed, Runs: f.runs, Out: f.out, Faults: a.faults, Versions: pinned,
 		Timing: f.timing, Rate: f.rate, Duration: f.duration, Timeout: f.timeout, Keep: f.keep, Binary: buildVersion(),
-		Command: f.command(c), Machine: machineFacts(ctx), Log: a.log(),
+		Command: f.command(c), Again: f.again(c), Machine: machineFacts(ctx), Log: a.log(),
 	}
 	if err := host.CheckDisk(ctx, f.out, runRoom); err != nil {
 		return err
@@ -277,6 +277,17 @@ func (f *runFlags) command(c *cobra.Command) string {
 	if f.runs > 1 {
 		add("runs", strconv.Itoa(f.runs))
 	}
+	return strings.Join(append(parts, f.again(c)...), " ")
+}
+
+// again lists those flags that a run of one scenario needs to be like this one.
+func (f *runFlags) again(c *cobra.Command) []string {
+	var parts []string
+	add := func(flag string, values ...string) {
+		for _, v := range values {
+			parts = append(parts, "--"+flag, quote(v))
+		}
+	}
 	if f.rate > 0 {
 		add("rate", strconv.Itoa(f.rate))
 	}
@@ -290,7 +301,7 @@ func (f *runFlags) command(c *cobra.Command) string {
 	for _, system := range slices.Sorted(maps.Keys(f.images.own)) {
 		add("image", system+"="+f.images.own[system])
 	}
-	return strings.Join(parts, " ")
+	return parts
 }
 
 // quote makes a word safe to paste into a shell.

@@ -173,3 +173,9 @@ var attributionMeanings = map[string]string{
 
 // MeaningOf explains an attribution in words that follow "it"; it is empty for an unknown one.
 func MeaningOf(attribution string) string { return attributionMeanings[attribution] }
+
+// RestsOnAbsence says whether an anomaly is one only if the final read is complete.
+func RestsOnAbsence(anomaly string) bool {
+	row, _ := Lookup(anomaly)
+	return row.rests&onAbsence != 0
+}

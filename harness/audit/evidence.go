@@ -444,7 +444,7 @@ func (a *auditor) finalRead() Proof {
 			}
 		}
 	}
-	return proof("final read", "the whole store, to an end that did not move", faults, fmt.Sprintf("%d records in %d reads", records, len(needed)))
+	return proof(ProofFinalRead, "the whole store, to an end that did not move", faults, fmt.Sprintf("%d records in %d reads", records, len(needed)))
 }
 
 // snapshot says whether every table was read to its end, once.

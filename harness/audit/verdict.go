@@ -80,8 +80,11 @@ func (f Finding) Name() string {
 	return n
 }
 
-// ProofLedger is the name of the Proof that nothing of the ledger is damaged.
-const ProofLedger = "ledger"
+// Names of proofs: that nothing of the ledger is damaged, and that the whole store was read.
+const (
+	ProofLedger    = "ledger"
+	ProofFinalRead = "final read"
+)
 
 // Proof is one piece of required evidence and whether the ledger has it.
 type Proof struct {

@@ -10,12 +10,9 @@ import (
 	"conform/harness/ledger"
 	"conform/harness/plan"
 	"conform/harness/system"
-	"conform/harness/system/kafka"
-	"conform/harness/worker"
 )
 
 func init() {
-	worker.Register(roleBurst, burst)
 	register(harness.Suite{
 		Name:   "backlog@kafka",
 		System: kafkaSystem,
@@ -36,30 +33,7 @@ const (
 	backlog           = 270 // messages that wait when the consumers come back
 	backlogPartitions = 3
 	stepBack          = "back"
-
-	// roleBurst sends paramMessages as fast as paramRate says and then waits to be stopped.
-	roleBurst     = "kafka-burst"
-	paramMessages = "messages"
-	paramRate     = "rate"
 )
-
-func burst(ctx context.Context, s *worker.Session) error {
-	p := &settingsOf{params: s.Config.Params}
-	s.Config.Messages = p.number(paramMessages)
-	s.SetRate(p.number(paramRate))
-	if p.err != nil {
-		return p.err
-	}
-	if err := worker.ProducerRole(kafka.Clients{})(ctx, s); err != nil {
-		return err
-	}
-	select {
-	case <-s.Stopping():
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
 
 // backlogArm has so many consumers, each of which takes so long for one message.
 func backlogArm(name string, role harness.Role, work string, consumers int) harness.Arm {
@@ -71,7 +45,7 @@ func backlogArm(name string, role harness.Role, work string, consumers int) harn
 		a.Processes = append(a.Processes, c)
 	}
 	a.Processes = append(a.Processes, harness.Process{
-		Name: "burst", Role: roleBurst, Manual: true,
+		Name: "burst", Role: roleWriter, Manual: true,
 		Params: map[string]string{paramMessages: strconv.Itoa(backlog), paramRate: "400"},
 	})
 	return a
@@ -210,7 +184,7 @@ func retryStorm() harness.Scenario {
 		return harness.Arm{
 			Name: name, Role: role,
 			Processes: []harness.Process{c, {
-				Name: "burst", Role: roleBurst, Manual: true,
+				Name: "burst", Role: roleWriter, Manual: true,
 				Params: map[string]string{paramMessages: strconv.Itoa(backlog), paramRate: "400"},
 			}},
 			Promise: ledger.Promise{

@@ -14,20 +14,10 @@ import (
 	"conform/harness/ledger"
 	"conform/harness/plan"
 	"conform/harness/system"
-	"conform/harness/system/kafka"
-	"conform/harness/worker"
 	"conform/suites/chain"
 )
 
 func init() {
-	worker.Register(roleProducerGrown, func(ctx context.Context, s *worker.Session) error {
-		n, err := strconv.Atoi(s.Config.Params[paramPartitions])
-		if err != nil {
-			return fmt.Errorf("read parameter %s: %w: %w", paramPartitions, err, system.ErrUsage)
-		}
-		s.Config.Client.Partitions = n
-		return worker.ProducerRole(kafka.Clients{})(ctx, s)
-	})
 	register(harness.Suite{
 		Name:   "kafka-consume",
 		System: kafkaSystem,
@@ -51,12 +41,6 @@ func init() {
 		},
 	})
 }
-
-// roleProducerGrown is a load producer that knows paramPartitions partitions, those that were added in the run too.
-const (
-	roleProducerGrown = "kafka-producer-grown"
-	paramPartitions   = "partitions"
-)
 
 // group is the consumer group of each arm.
 const group = "consumers"
@@ -478,7 +462,9 @@ func growing(protocol string) func(map[string]string) []harness.Process {
 	return func(client map[string]string) []harness.Process {
 		return []harness.Process{
 			consumer("consumer-1", protocol, nil, client),
-			{Name: "writer", Role: roleProducerGrown, Manual: true, Params: map[string]string{paramPartitions: strconv.Itoa(grown)}},
+			{Name: "writer", Role: roleWriter, Manual: true, Params: map[string]string{
+				paramPartitions: strconv.Itoa(grown), paramMessages: "1500",
+			}},
 		}
 	}
 }

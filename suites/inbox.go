@@ -18,20 +18,22 @@ import (
 // inbox is the suite of the inbox pattern on a broker.
 func inbox(b broker) harness.Suite {
 	return harness.Suite{
-		Name:   b.suite("inbox"),
-		System: b.system,
-		With:   []system.System{postgresSystem.System, valkey.System{}},
-		Title:  "an event that comes many times has its effect once for each consumer",
-		Promise: ledger.Promise{
-			Text:   "each event whose send was confirmed has its effect exactly once for each consumer, however often and concurrently it comes",
-			Start:  "the confirm that the producer saw",
-			End:    "the effects, read in one snapshot once the consumers' groups have no lag",
-			Places: []string{"effect"},
-		},
+		Name:    b.suite("inbox"),
+		System:  b.system,
+		With:    []system.System{postgresSystem.System, valkey.System{}},
+		Title:   "an event that comes many times has its effect once for each consumer",
+		Promise: inboxPromise,
 		Scenarios: []harness.Scenario{
 			b.redelivery(), b.separateTransaction(), b.digestConflict(), b.twoConsumers(), b.purged(), b.setNX(), b.stateMachine(),
 		},
 	}
+}
+
+var inboxPromise = ledger.Promise{
+	Text:   "each event whose send was confirmed has its effect exactly once for each consumer, however often and concurrently it comes",
+	Start:  "the confirm that the producer saw",
+	End:    "the effects, read in one snapshot once the consumers' groups have no lag",
+	Places: []string{"effect"},
 }
 
 // delivered fills in what all scenarios have whose events begin at a producer.
@@ -185,6 +187,9 @@ func (b broker) digestConflict() harness.Scenario {
 				b.reader("consumer-1", map[string]string{paramHandler: function}),
 				b.replayer("replayer", map[string]string{paramForged: "true", paramEvents: "3"}),
 			}
+			// The other contents are meant to be other than their ids say.
+			a.Promise = inboxPromise
+			a.Promise.Rules = map[string]ledger.Rule{"corrupted": {Allowed: true}}
 		}),
 		Steps:    again(),
 		Evidence: ledger.Evidence{Bites: []string{strikeReplay}, HandledBefore: seen, HandledAfter: seen},

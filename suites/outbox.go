@@ -71,11 +71,17 @@ func (b broker) pairArms(pair, place, knob string, set func(a *harness.Arm, func
 	control := harness.Arm{
 		Name: kebab(p.Unsafe), Role: harness.Control, Destination: b.destination,
 		Code:  &harness.Code{Guarded: p.Guarded, Unsafe: p.Unsafe},
-		Break: &harness.Break{Knob: knob + "=" + p.Unsafe, Place: place, Anomaly: anomaly, Attribution: attribution},
+		Break: &harness.Break{Knob: knob + "=" + p.Unsafe, Place: place, Anomaly: anomaly, Attribution: attribution, Also: also[p.Unsafe]},
 	}
 	set(&guarded, p.Guarded)
 	set(&control, p.Unsafe)
 	return []harness.Arm{guarded, control}
+}
+
+// also lists what twins cause beside their own anomaly.
+var also = map[string][]string{
+	"RetryForever": {"undelivered", "missing-effect", "stuck"}, // all that is behind the event that holds it up
+	"RetryAsNew":   {"phantom-effect"},                         // nobody asked for anything under the new id
 }
 
 // handledMore waits until each arm has handled more than at a step.
@@ -363,7 +369,7 @@ func (b broker) asyncCommit() harness.Scenario {
 		}
 	}
 	off := arm("synchronous-commit-off", "off", harness.Control)
-	off.Break = &harness.Break{Knob: "synchronous_commit=off", Place: "store", Anomaly: "lost", Attribution: "broker"}
+	off.Break = &harness.Break{Knob: "synchronous_commit=off", Place: "store", Anomaly: "lost", Attribution: "broker", Also: []string{"published-uncommitted", "phantom-effect"}}
 	const unflushed = 1 << 15
 	return chained(harness.Scenario{
 		Name: "async-commit", Window: "W3", Cost: 70 * time.Second,

@@ -52,6 +52,11 @@ func (b broker) reconciled(made func(a *harness.Arm, safe bool), anomalies ...st
 		}
 		a := arm("report-only-"+anomaly, harness.Control, "ReportOnly", false)
 		a.Break = &harness.Break{Knob: paramJob + "=ReportOnly", Place: place, Anomaly: anomaly}
+		for _, other := range append(anomalies, "missing-effect") {
+			if other != anomaly {
+				a.Break.Also = append(a.Break.Also, other)
+			}
+		}
 		arms = append(arms, a)
 	}
 	return arms

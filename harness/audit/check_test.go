@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"math"
 	"reflect"
 	"testing"
 
@@ -38,6 +39,12 @@ func TestChecks(t *testing.T) {
 		{"expired is allowed", history{send: "ok ok ok", store: "2", low: 2, header: expiredAllowed}, "lost(confirmed)/expired=2", Held},
 		{"expired is allowed, gone is not", history{send: "ok ok ok ok", store: "2 -", low: 2, header: expiredAllowed}, "lost(confirmed)/broker=1! lost(confirmed)/expired=2", Broke},
 		{"lost or expired cannot be told", history{send: "ok ok@-1 ok@1", store: "2", low: 1, header: expiredAllowed}, "lost(confirmed)/expired=1", ArmInconclusive},
+
+		{"dropped, as the broker says", history{send: "ok ok ok", store: "0 -", events: drops("unroutable", 0, 5)}, "lost(confirmed)/unroutable=2!", Broke},
+		{"dropped, fewer than are gone", history{send: "ok ok ok", store: "0 -", events: drops("overflowed", 0, 1)}, "lost(confirmed)/broker=1! lost(confirmed)/overflowed=1!", Broke},
+		{"dropped at another time", history{send: "ok ok ok", store: "0 -", events: drops("unroutable", math.MaxInt64, 5)}, "lost(confirmed)/broker=2!", Broke},
+		{"dropped and there", history{send: "ok ok ok", store: "0 1 2", events: drops("expired", 0, 5)}, "", Held},
+		{"dropped and never confirmed", history{send: "ok sent", store: "0", events: drops("expired", 0, 5)}, "lost(claimed)/client-buffer=1!", Broke},
 
 		{"twice", history{send: "ok ok", store: "0 1 0"}, "duplicate-store=1!", Broke},
 		{"three times", history{send: "ok ok", store: "0 0 0 1"}, "duplicate-store=2!", Broke},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,6 +47,13 @@ func dropView(view ledger.View) func(js []journal) {
 		js[reader].Events = slices.DeleteFunc(js[reader].Events, func(e ledger.Event) bool {
 			return (e.Kind == ledger.Stored || e.Kind == ledger.StoreEnd) && e.View == view
 		})
+	}
+}
+
+// drops makes the broker say that it has let go of n messages from a time on.
+func drops(why string, from, n int64) func(js []journal) {
+	return func(js []journal) {
+		js[reader].Events = slices.Insert(js[reader].Events, 0, ledger.Event{Kind: ledger.Dropped, Text: why, Sent: from, At: math.MaxInt64, Count: n})
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	register(check{name: "lost", version: 2, reports: []string{Lost}, start: func(a *auditor) any { return &lostCheck{a} }})
+	register(check{name: "lost", version: 3, reports: []string{Lost}, start: func(a *auditor) any { return &lostCheck{a} }})
 }
 
 // lostCheck finds messages that are not in the store though somebody was promised that they were.
@@ -20,6 +20,8 @@ type lostCheck struct{ a *auditor }
 //	outcome      claim   otherwise                      lost
 //	ok           any     its position is below the
 //	                     start of the log               (confirmed)/expired
+//	ok           any     the broker says that it has
+//	                     dropped it, and why            (confirmed)/unroutable, expired, overflowed, ...
 //	ok           any                                    (confirmed)/broker
 //	in doubt     sent    invoked                        (claimed)/client-buffer: no confirm is in the ledger
 //	in doubt     sent    never invoked                  (claimed)/never-published: it never reached the client
@@ -146,11 +148,45 @@ func (c *lostCheck) compacted() error {
 	return err
 }
 
+// dropped finds, for the messages that are confirmed and absent, the reason for which the broker says that it has let go of
+// so many of them. What goes beyond its count is its loss.
+func (c *lostCheck) dropped() (map[ledger.MessageID]string, error) {
+	drops := c.a.survey.drops
+	if len(drops) == 0 {
+		return nil, nil
+	}
+	left := map[string]int64{} // several spans of one reason share the broker's count
+	for _, d := range drops {
+		left[d.Text] = max(left[d.Text], d.Count)
+	}
+	reasons := map[ledger.MessageID]string{}
+	_, err := scan(c.a.open, func(_ *segment, e *ledger.Event) {
+		if e.Kind != ledger.Complete || e.Outcome != ledger.OK || e.Stream == 0 {
+			return
+		}
+		if reasons[e.ID()] != "" || *c.a.index.stream(e.Stream).flagsOf(e.Seq)&(stored|belowStart) != 0 {
+			return
+		}
+		for _, d := range drops {
+			if d.Pos.Destination == e.Pos.Destination && e.Sent <= d.At && e.At >= d.Sent && left[d.Text] > 0 {
+				left[d.Text]--
+				reasons[e.ID()] = d.Text
+				return
+			}
+		}
+	}, ledger.Complete)
+	return reasons, err
+}
+
 func (c *lostCheck) conclude() error {
 	if err := c.compacted(); err != nil {
 		return err
 	}
 	c.orders()
+	dropped, err := c.dropped()
+	if err != nil {
+		return err
+	}
 	for _, s := range c.a.index.ordered() {
 		first, last, found := uint64(0), uint64(0), false
 		s.walk(func(seq uint64, f flags) {
@@ -168,6 +204,9 @@ func (c *lostCheck) conclude() error {
 			}
 			if !lost {
 				return
+			}
+			if why := dropped[ledger.MessageID{Stream: s.id, Seq: seq}]; why != "" && key.attribution == Broker {
+				key.attribution = why
 			}
 			region := Middle
 			switch {

@@ -100,7 +100,7 @@ var consumed = []ledger.Kind{ledger.Received, ledger.Handled, ledger.Settled, le
 // apart lists all other kinds. The main pass need not decode what merge does.
 func apart() []ledger.Kind {
 	var out []ledger.Kind
-	for k := ledger.Invoke; k <= ledger.EndPosition; k++ {
+	for k := ledger.Invoke; k <= ledger.Dropped; k++ {
 		if !slices.Contains(consumed, k) {
 			out = append(out, k)
 		}

@@ -55,6 +55,7 @@ type survey struct {
 	workers    []ledger.Event   // WorkerEnd
 	steps      []ledger.Event
 	deaths     []ledger.Event         // NodeDied
+	drops      []ledger.Event         // Dropped
 	quiet      *ledger.Event          // the last one
 	loadAt     int64                  // start of the load, or the first event's time
 	healPhase  int64                  // when the engine ended the load; MaxInt64 if it did not say
@@ -128,6 +129,7 @@ func (v *survey) measure() {
 var surveyed = []ledger.Kind{
 	ledger.Inject, ledger.Bite, ledger.Heal, ledger.Step, ledger.Phase, ledger.Quiet, ledger.StoreEnd,
 	ledger.WorkerEnd, ledger.SegmentEnd, ledger.TxnEnd, ledger.SnapshotEnd, ledger.GroupEnd, ledger.NodeDied, ledger.EndPosition,
+	ledger.Dropped,
 }
 
 func takeSurvey(open Open) (*survey, error) {
@@ -173,6 +175,8 @@ func (v *survey) see(_ *segment, e *ledger.Event) {
 		v.injections = append(v.injections, &injection{id: e.Text, detail: e.Detail, at: e.At})
 	case ledger.Bite, ledger.Heal, ledger.Step, ledger.WorkerEnd:
 		v.steps = append(v.steps, *e) // sorted out in settle: another segment may hold the Inject
+	case ledger.Dropped:
+		v.drops = append(v.drops, *e)
 	case ledger.NodeDied:
 		v.deaths = append(v.deaths, *e)
 	case ledger.Phase:

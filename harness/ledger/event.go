@@ -177,6 +177,10 @@ const (
 	// final read, which must come to the same: Pos.Offset = the end position, or of a queue the number of its
 	// messages.
 	EndPosition
+	// Dropped says that the broker let go of messages that it had confirmed, by its own word: Text = why (unroutable, expired,
+	// overflowed, dead-letter-dropped); only messages of Pos.Destination that were under way, from send to confirm, at
+	// some time from Sent to At, and Count of them at most. Detail = its word.
+	Dropped
 	kindsEnd
 )
 

@@ -16,7 +16,7 @@ var kindNames = [...]string{
 	Phase: "phase", Quiet: "quiet", ClockSample: "clock-sample", WorkerEnd: "worker-end",
 	SegmentEnd: "segment-end", TxnEnd: "txn-end",
 	Handled: "handled", SnapshotEnd: "snapshot-end", GroupEnd: "group-end", InboxRow: "inbox-row", Resent: "resent",
-	NodeDied: "node-died", EndPosition: "end-position",
+	NodeDied: "node-died", EndPosition: "end-position", Dropped: "dropped",
 }
 
 // String returns the name used in exports: invoke, complete, ..., or kind-N for an unknown one.

@@ -37,10 +37,12 @@ type Cluster struct {
 
 	wg sync.WaitGroup // requests that are still under way
 
-	mu     sync.Mutex
-	made   map[string]destination
-	held   map[string]io.Closer // connections that own an exclusive queue
-	active map[any]string       // isolations, alarms and limits that are in force, in words
+	mu       sync.Mutex
+	made     map[string]destination
+	held     map[string]io.Closer       // connections of attending consumers
+	dropsAt  map[string]map[*Node]drops // what the nodes had dropped when a destination was made
+	absences map[string][]absence
+	active   map[any]string // isolations, alarms and limits that are in force, in words
 }
 
 // System returns "rabbitmq".
@@ -231,7 +233,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 	return nil
 }
 
-// letGo closes the connections that own exclusive queues.
+// letGo closes the connections of attending consumers.
 func (c *Cluster) letGo() {
 	c.mu.Lock()
 	held := c.held

@@ -216,6 +216,7 @@ func (c *Cluster) Unbind(ctx context.Context, destinations []string) (system.Inj
 	}
 	f.undo = func(ctx context.Context) error {
 		for _, name := range destinations {
+			c.regains(name) // before it may be true: what is sent later counts as routed
 			if err := c.bind(ctx, name, true); err != nil {
 				return fmt.Errorf("bind %s: %w", name, err)
 			}
@@ -228,6 +229,7 @@ func (c *Cluster) Unbind(ctx context.Context, destinations []string) (system.Inj
 		if err := c.bind(ctx, name, false); err != nil {
 			return nil, errors.Join(fmt.Errorf("unbind %s: %w", name, err), f.Heal(context.WithoutCancel(ctx)))
 		}
+		c.lacks(name, "its binding was deleted")
 	}
 	return f, nil
 }
@@ -278,6 +280,7 @@ func (c *Cluster) Leave(ctx context.Context, destinations []string) (system.Inje
 			ready, _, err := c.count(ctx, name)
 			switch {
 			case errors.Is(err, errNotFound):
+				c.lacks(name, "its queue was deleted when its consumer left")
 				details = append(details, name+": its consumer has left, deleted")
 			case err != nil:
 				return system.Evidence{}, err

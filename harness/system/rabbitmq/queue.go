@@ -70,12 +70,17 @@ func (c *Cluster) create(ctx context.Context, spec system.DestinationSpec) error
 		}
 		return err
 	}
+	before := c.allDrops(ctx)
 	c.mu.Lock()
 	c.made[d.name] = d
+	c.dropsAt[d.name] = before
 	if d.attended {
 		c.held[d.name] = conn
 	}
 	c.mu.Unlock()
+	if !d.bound {
+		c.lacks(d.name, "it was made without a binding")
+	}
 	for _, name := range append(d.side(), d.name) {
 		err := c.await(ctx, name+" has a leader and all members in step", func(ctx context.Context) error {
 			l, err := c.leadership(ctx, name)
@@ -210,6 +215,8 @@ func (c *Cluster) Delete(ctx context.Context, name string) error {
 	}
 	c.mu.Lock()
 	delete(c.made, name)
+	delete(c.dropsAt, name)
+	delete(c.absences, name)
 	c.mu.Unlock()
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 const (
 	portAMQP       = 5672
 	portManagement = 15672
+	portMetrics    = 15692
 	portCluster    = 25672
 	portMapper     = 4369 // epmd, which tells where a node's cluster port is
 )

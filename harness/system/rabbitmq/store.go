@@ -24,24 +24,40 @@ const (
 	// drainIdle is how long nothing must come before the node is asked whether that was all.
 	drainIdle     = 200 * time.Millisecond
 	drainPrefetch = 2000
-	// sidePositions is where the positions of dead-letter and alternate queues begin: positions of one destination must
-	// not fall together.
-	sidePositions = 1 << 40
+	// sidePartition is the partition under which dead-letter and alternate queues are told: positions of one destination
+	// must not fall together.
+	sidePartition = 1
 )
 
-// EndPositions returns how many messages the destination's queue holds, delivered or not, and how many its dead-letter and
-// alternate queues: what moves if anything moves. A queue that is gone holds none. What is delivered and not settled is as
-// of the last 5 s, since nodes tell it no faster.
+// EndPositions returns how many messages the destination's queue holds, delivered or not, and, if it has dead-letter or
+// alternate queues, how many these hold together: what moves if anything moves. A queue that is gone holds none. What is
+// delivered and not settled is as of the last 5 s, since nodes tell it no faster.
 func (c *Cluster) EndPositions(ctx context.Context, destination string) ([]int64, error) {
-	var counts []int64
-	for _, name := range append([]string{destination}, c.of(destination).side()...) {
+	own, err := c.messages(ctx, destination)
+	if err != nil {
+		return nil, err
+	}
+	side := c.of(destination).side()
+	if len(side) == 0 {
+		return []int64{own}, nil
+	}
+	beside, err := c.messages(ctx, side...)
+	if err != nil {
+		return nil, err
+	}
+	return []int64{own, beside}, nil
+}
+
+// messages sums the messages of queues.
+func (c *Cluster) messages(ctx context.Context, queues ...string) (sum int64, err error) {
+	for _, name := range queues {
 		ready, unsettled, err := c.count(ctx, name)
 		if err != nil && !errors.Is(err, errNotFound) {
-			return nil, fmt.Errorf("count messages of %s: %w", name, err)
+			return 0, fmt.Errorf("count messages of %s: %w", name, err)
 		}
-		counts = append(counts, ready+unsettled)
+		sum += ready + unsettled
 	}
-	return counts, nil
+	return sum, nil
 }
 
 func (c *Cluster) of(name string) destination {
@@ -103,18 +119,21 @@ func (n *Node) ready(ctx context.Context, queue string) (int64, error) {
 
 // ReadStore drains the destination: it receives and settles every message of the queue, and then of its dead-letter and
 // alternate queues in the dead-letter view, past the links, and compares with the count the node told before. Positions
-// number the messages in the order of delivery. Reading twice finds nothing the second time.
+// number the messages in the order of delivery. Then it tells what the nodes say that they have dropped (ledger.Dropped).
+// Reading twice finds nothing the second time.
 func (c *Cluster) ReadStore(ctx context.Context, destination string, d uint16, tag uint32, sink func(ledger.Event)) error {
 	read := &drain{cluster: c, d: d, tag: tag, sink: sink}
 	if err := read.queues(ctx, ledger.ViewRaw, 0, destination); err != nil {
 		return fmt.Errorf("read store of %s: %w", destination, err)
 	}
-	side := c.of(destination).side()
-	if len(side) == 0 {
-		return nil
+	if side := c.of(destination).side(); len(side) > 0 {
+		if err := read.queues(ctx, ledger.ViewDeadLetter, sidePartition, side...); err != nil {
+			return fmt.Errorf("read store of %s: %w", destination, err)
+		}
 	}
-	if err := read.queues(ctx, ledger.ViewDeadLetter, sidePositions, side...); err != nil {
-		return fmt.Errorf("read store of %s: %w", destination, err)
+	for _, e := range c.dropped(ctx, destination) {
+		e.Pos.Destination = d
+		sink(e)
 	}
 	return nil
 }
@@ -125,14 +144,16 @@ type drain struct {
 	tag     uint32
 	sink    func(ledger.Event)
 
+	partition int32
 	// earlier counts, by digest, what earlier subscriptions to the queue were given: a settle that was written just before
 	// the connection was closed may be lost, and then the same message comes again, marked redelivered.
 	earlier map[uint64]int
 }
 
 // queues drains the queues one after the other into one view.
-func (r *drain) queues(ctx context.Context, view ledger.View, from int64, names ...string) error {
-	told, next := int64(0), from
+func (r *drain) queues(ctx context.Context, view ledger.View, partition int32, names ...string) error {
+	r.partition = partition
+	told, next := int64(0), int64(0)
 	for _, name := range names {
 		before, err := r.ready(ctx, name)
 		if errors.Is(err, errNotFound) {
@@ -143,12 +164,12 @@ func (r *drain) queues(ctx context.Context, view ledger.View, from int64, names 
 		}
 		told += before
 		if next, err = r.queue(ctx, view, next, name); err != nil {
-			return fmt.Errorf("drain %s after %d messages: %w", name, next-from, err)
+			return fmt.Errorf("drain %s after %d messages: %w", name, next, err)
 		}
 	}
 	r.sink(ledger.Event{
-		Kind: ledger.StoreEnd, View: view, At: clock.Now(), Pos: ledger.Position{Destination: r.d, Offset: from + told},
-		N: next, Low: from, Count: told,
+		Kind: ledger.StoreEnd, View: view, At: clock.Now(), Pos: ledger.Position{Destination: r.d, Partition: partition, Offset: told},
+		N: next, Count: told,
 	})
 	return nil
 }
@@ -232,7 +253,7 @@ func (r *drain) subscription(ctx context.Context, view ledger.View, next int64, 
 				r.earlier[digest]--
 			} else {
 				given[digest]++
-				pos := ledger.Position{Destination: r.d, Offset: next}
+				pos := ledger.Position{Destination: r.d, Partition: r.partition, Offset: next}
 				r.sink(ledger.StoredRecord(r.tag, view, pos, headerBytes(m.Headers, headerKey), m.Body, clock.Now()))
 				next++
 			}

@@ -110,7 +110,8 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 	defer cancel()
 	c := &Cluster{
 		version: spec.Version, config: conf, log: spec.Log, engine: engine, password: rand.Text(),
-		made: map[string]destination{}, held: map[string]io.Closer{}, active: map[any]string{},
+		made: map[string]destination{}, held: map[string]io.Closer{},
+		dropsAt: map[string]map[*Node]drops{}, absences: map[string][]absence{}, active: map[any]string{},
 	}
 	c.http = newHTTP()
 	defer func() {
@@ -164,7 +165,7 @@ func (n *Node) provision(ctx context.Context, owner container.Owner, prefix, ima
 		return err
 	}
 	n.pod, err = c.engine.NewPod(ctx, owner, container.PodSpec{
-		Name: prefix + n.name + "-pod", Network: c.network, Hostname: n.name, Ports: []int{portAMQP, portManagement},
+		Name: prefix + n.name + "-pod", Network: c.network, Hostname: n.name, Ports: []int{portAMQP, portManagement, portMetrics},
 	})
 	if err != nil {
 		return err
@@ -186,7 +187,7 @@ func (n *Node) provision(ctx context.Context, owner container.Owner, prefix, ima
 			{Path: ctlFile, Content: fixtures.RabbitCtl(), Mode: 0o755},
 			{Path: confDir + "rabbitmq.conf", Content: c.config.conf(userName, c.password, c.nodes), Mode: 0o600},
 			{Path: confDir + "advanced.config", Content: c.config.advanced()},
-			{Path: confDir + "enabled_plugins", Content: []byte("[rabbitmq_management].\n")},
+			{Path: confDir + "enabled_plugins", Content: []byte("[rabbitmq_management, rabbitmq_prometheus].\n")},
 			{Path: confDir + "cookie", Content: []byte(cookie), Mode: 0o600},
 		},
 		Mounts: map[string]*container.Volume{dataDir: n.data},

@@ -11,6 +11,7 @@ import (
 	"conform/harness"
 	"conform/harness/audit"
 	"conform/harness/ledger"
+	"conform/harness/system"
 )
 
 // Options say how a document is made.
@@ -28,7 +29,7 @@ func New(r harness.Result, o Options) Document {
 		Schema: SchemaVersion,
 		Run: Run{
 			ID: r.RunID, Seed: strconv.FormatUint(r.Seed, 10), Conform: r.Binary, Command: r.Command, Started: r.Started.UTC(),
-			Elapsed: millisOf(r.Ended.Sub(r.Started)), Machine: r.Machine, Kept: r.Kept,
+			Elapsed: millisOf(max(0, r.Ended.Sub(r.Started))), Machine: r.Machine, Kept: r.Kept,
 		},
 		Status:   statusWord(r.Status),
 		Suites:   []Suite{},
@@ -87,7 +88,7 @@ func promise(p ledger.Promise) Promise {
 func scenario(su harness.SuiteResult, r harness.ScenarioResult, o Options) Scenario {
 	s := Scenario{
 		Name: su.Name + "/" + r.Name, Window: r.Window, Summary: r.Summary, Guarded: r.Guarded, LookFor: r.LookFor,
-		Status: statusWord(r.Status), Reasons: slices.Clone(r.Reasons), Error: r.Error, Elapsed: millisOf(r.Elapsed),
+		Status: statusWord(r.Status), Reasons: slices.Clone(r.Reasons), Error: system.Plain(r.Error), Elapsed: millisOf(r.Elapsed),
 		Plan: r.Plan, Arms: []Tally{}, Repeats: []Repeat{},
 	}
 	for _, a := range r.Arms {
@@ -133,7 +134,7 @@ func reproduce(r harness.ScenarioResult) string {
 func repeat(su harness.SuiteResult, r harness.Repeat) Repeat {
 	out := Repeat{
 		Index: r.Index + 1, Seed: strconv.FormatUint(r.Seed, 10), Status: statusWord(r.Status), Elapsed: millisOf(r.Elapsed), Targets: r.Targets,
-		Reasons: r.Reasons, Error: r.Error, Arms: []Arm{},
+		Reasons: r.Reasons, Error: system.Plain(r.Error), Arms: []Arm{},
 	}
 	for _, st := range r.Steps {
 		out.Steps = append(out.Steps, Step{

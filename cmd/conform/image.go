@@ -80,6 +80,11 @@ func (f *imageFlags) versionsOf(chosen []harness.Suite) ([]fixtures.Version, map
 			return nil, nil, usagef("--version %s: none of the chosen suites runs on %s", v, v.System)
 		}
 	}
+	for _, name := range sortedKeys(f.own) {
+		if pinned[name] == "" {
+			return nil, nil, usagef("--image %s=%s: none of the chosen suites runs on %s", name, f.own[name], name)
+		}
+	}
 	return versions, pinned, nil
 }
 

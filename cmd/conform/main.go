@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"conform/harness/system"
 )
 
 func main() { os.Exit(start(wired())) }
@@ -69,7 +71,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	code := codeOf(err)
 	var told *verdictError
 	if err != nil && !errors.As(err, &told) {
-		fmt.Fprintf(a.stderr, "conform: %v\n", err)
+		fmt.Fprintf(a.stderr, "conform: %s\n", system.Plain(err.Error()))
 	}
 	return code
 }

@@ -43,11 +43,22 @@ that holds while its control does not break proves nothing, and is never called 
 	root.AddCommand(a.runCommand(), a.listCommand(), a.explainCommand(), a.auditCommand(), a.reportCommand(),
 		a.prepareCommand(), a.doctorCommand(), a.versionCommand(), a.workerCommand())
 	root.InitDefaultCompletionCmd() // here, so that it is among the nearest names
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" { // runnable, so that an unknown shell reaches Args
+			c.RunE, c.Args = root.RunE, args(cobra.NoArgs)
+		}
+	}
 	return root
 }
 
 // flagError names the nearest flags of an unknown one.
 func flagError(c *cobra.Command, err error) error {
+	if said, _, ok := strings.Cut(err.Error(), ": strconv."); ok {
+		return usagef("%s: want a whole number in range", said)
+	}
+	if said, _, ok := strings.Cut(err.Error(), ": time: "); ok {
+		return usagef("%s: want a length of time, e.g. 30s or 5m", said)
+	}
 	name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !unknown {
 		return &usageError{err}

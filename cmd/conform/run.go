@@ -8,15 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"conform/fixtures"
 	"conform/harness"
@@ -105,6 +108,8 @@ func (f *runFlags) check(c *cobra.Command) error {
 		}
 	}
 	switch {
+	case f.out == "" && c.Flags().Changed("out"):
+		return usagef("--out: want the name of a folder")
 	case f.runs < 1:
 		return usagef("--runs %d: want 1 or more", f.runs)
 	case f.rate < 0 || (c.Flags().Changed("rate") && f.rate == 0):
@@ -155,6 +160,9 @@ func (a *app) doRun(c *cobra.Command, f runFlags) error {
 		Timing: f.timing, Rate: f.rate, Duration: f.duration, Timeout: f.timeout, Keep: f.keep, Binary: buildVersion(),
 		Command: f.command(c), Again: f.again(c), Machine: machineFacts(ctx), Log: a.log(),
 	}
+	if err := checkOut(f.out); err != nil { // before anything of other runs is swept away
+		return err
+	}
 	if err := host.CheckDisk(ctx, f.out, runRoom); err != nil {
 		return err
 	}
@@ -184,6 +192,32 @@ func (a *app) doRun(c *cobra.Command, f runFlags) error {
 	progress.end()
 	doc := reports.New(result, reports.Options{CI: a.ci, AllowSkip: f.allowSkip, Notes: notes(runErr)})
 	return a.conclude(doc, f.out, f.format, runErr)
+}
+
+// checkOut says why a folder cannot take a run, without making it.
+func checkOut(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, "run.json")); err == nil {
+		return usagef("--out %s: it holds a run already", dir)
+	}
+	at := filepath.Clean(dir)
+	for {
+		info, err := os.Stat(at)
+		switch parent := filepath.Dir(at); {
+		case err == nil && !info.IsDir():
+			return fmt.Errorf("make run folder %s: %s is not a folder", dir, at)
+		case err == nil:
+			if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
+				return fmt.Errorf("make run folder %s: write to %s: %w", dir, at, err)
+			}
+			return nil
+		case errors.Is(err, fs.ErrNotExist) && parent != at:
+			at = parent
+		case errors.Is(err, syscall.ENOTDIR) && parent != at:
+			at = parent
+		default:
+			return fmt.Errorf("make run folder: %w", err)
+		}
+	}
 }
 
 // conclude writes and prints the reports of a run, also of one that failed half-way, and maps

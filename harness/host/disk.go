@@ -19,6 +19,9 @@ func CheckDisk(ctx context.Context, dir string, mib int64) error {
 	if err != nil {
 		return &Error{Op: "check room in " + dir, Err: err}
 	}
+	if free < 0 {
+		return &Error{Op: "check room in " + dir, Err: errors.New("its file system holds no files of ours"), Fix: "use another folder: --out DIR"}
+	}
 	if free < mib {
 		return &Error{
 			Op:  "check room in " + dir,
@@ -29,7 +32,7 @@ func CheckDisk(ctx context.Context, dir string, mib int64) error {
 	return nil
 }
 
-// diskFree is the room on the file system of dir, or of its nearest folder that exists, in MiB.
+// diskFree is the room on the file system of dir, or of its nearest folder that exists, in MiB; -1 = it is none for files.
 func diskFree(ctx context.Context, dir string) (int64, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -44,6 +47,9 @@ func diskFree(ctx context.Context, dir string) (int64, error) {
 	usage, err := disk.UsageWithContext(ctx, dir)
 	if err != nil {
 		return 0, fmt.Errorf("read room on disk: %w", err)
+	}
+	if usage.Total == 0 { // as /proc
+		return -1, nil
 	}
 	return int64(usage.Free >> 20), nil
 }

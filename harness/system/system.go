@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"conform/harness/ledger"
@@ -173,4 +174,25 @@ type StoreReader interface {
 // Positions returns the end position of each partition, for quiescence.
 type Positions interface {
 	EndPositions(ctx context.Context, destination string) ([]int64, error)
+}
+
+// Plain drops the words by which an error says whose it is: the text of ErrUsage and the like at the end of
+// a line or before a colon. People are told that by the exit code.
+func Plain(text string) string {
+	for _, err := range []error{ErrUsage, ErrEnvironment} {
+		mark := ": " + err.Error()
+		for _, end := range []string{"\n", ": ", "; ", ""} {
+			for {
+				next := strings.ReplaceAll(text, mark+end, end)
+				if end == "" {
+					next = strings.TrimSuffix(text, mark)
+				}
+				if next == text {
+					break
+				}
+				text = next
+			}
+		}
+	}
+	return text
 }

@@ -42,7 +42,8 @@ type Cluster struct {
 	held     map[string]io.Closer       // connections of attending consumers
 	dropsAt  map[string]map[*Node]drops // what the nodes had dropped when a destination was made
 	absences map[string][]absence
-	active   map[any]string // isolations, alarms and limits that are in force, in words
+	limits   map[string]map[string]string // that a policy has set, ever
+	active   map[any]string               // isolations, alarms and limits that are in force, in words
 }
 
 // System returns "rabbitmq".

@@ -124,6 +124,7 @@ func (c *Cluster) dropped(ctx context.Context, name string) []ledger.Event {
 	now := c.allDrops(ctx)
 	c.mu.Lock()
 	d, before, absences := c.made[name], c.dropsAt[name], c.absences[name]
+	limits := maps.Clone(c.limits[name])
 	c.mu.Unlock()
 	sum := drops{}
 	for n, counts := range now {
@@ -147,19 +148,22 @@ func (c *Cluster) dropped(ctx context.Context, name string) []ledger.Event {
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(sum)) {
-		if why := d.drops(reason); sum[reason] > 0 && why != "" {
+		if why := d.drops(reason, limits); sum[reason] > 0 && why != "" {
 			tell(reason, 0, 0, why)
 		}
 	}
 	return events
 }
 
-// drops says why a queue with such settings drops messages for a reason, "" if it does not.
-func (d destination) drops(reason string) string {
+// drops says why a queue with such settings and limits drops messages for a reason, "" if it does not.
+func (d destination) drops(reason string, limits map[string]string) string {
 	has := func(names ...string) string {
 		for _, name := range names {
-			if v, ok := d.arguments[name]; ok {
+			if v, ok := d.arguments[argumentPrefix+name]; ok {
 				return fmt.Sprintf("%s=%v", name, v)
+			}
+			if v, ok := limits[name]; ok {
+				return fmt.Sprintf("a policy of %s=%s", name, v)
 			}
 		}
 		return ""
@@ -170,10 +174,10 @@ func (d destination) drops(reason string) string {
 	switch reason {
 	case overflowed:
 		if o := d.arguments["x-overflow"]; o == nil || o == "drop-head" {
-			return has("x-max-length", "x-max-length-bytes")
+			return has("max-length", "max-length-bytes")
 		}
 	case expired:
-		return has("x-message-ttl")
+		return has("message-ttl")
 	case deadLetterDropped:
 		return "no dead-letter exchange"
 	}

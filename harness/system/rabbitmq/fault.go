@@ -167,6 +167,9 @@ func (c *Cluster) LimitQueues(ctx context.Context, destinations []string, limits
 	}
 	c.inForce(f, "limit "+strings.Join(words, ", "))
 	for _, queue := range destinations {
+		c.mu.Lock()
+		c.limits[queue] = maps.Clone(limits)
+		c.mu.Unlock()
 		policy := map[string]any{"pattern": "^" + quoteMeta(queue) + "$", "definition": definition, "apply-to": "queues", "priority": 1}
 		err := c.anyNode(ctx, func(n *Node) error { return n.call(ctx, http.MethodPut, path(queue), policy, nil) })
 		if err != nil {

@@ -217,6 +217,7 @@ func (c *Cluster) Delete(ctx context.Context, name string) error {
 	delete(c.made, name)
 	delete(c.dropsAt, name)
 	delete(c.absences, name)
+	delete(c.limits, name)
 	c.mu.Unlock()
 	return nil
 }

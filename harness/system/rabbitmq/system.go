@@ -111,7 +111,7 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 	c := &Cluster{
 		version: spec.Version, config: conf, log: spec.Log, engine: engine, password: rand.Text(),
 		made: map[string]destination{}, held: map[string]io.Closer{},
-		dropsAt: map[string]map[*Node]drops{}, absences: map[string][]absence{}, active: map[any]string{},
+		dropsAt: map[string]map[*Node]drops{}, absences: map[string][]absence{}, limits: map[string]map[string]string{}, active: map[any]string{},
 	}
 	c.http = newHTTP()
 	defer func() {

@@ -180,7 +180,8 @@ func (r *renamer) rename(ev chain.Event) uint64 {
 
 // strike records a fault that a worker is itself, with the proof that it bit. Nothing of it needs to be undone.
 func strike(s *worker.Session, name, detail, proof string, n int) error {
-	s.Record(ledger.Event{Kind: ledger.Inject, At: worker.Now(), Text: name, Detail: detail})
-	s.Record(ledger.Event{Kind: ledger.Bite, At: worker.Now(), Text: name, Outcome: ledger.OK, N: int64(n), Detail: proof})
-	return s.RecordNow(ledger.Event{Kind: ledger.Heal, At: worker.Now(), Text: name, Outcome: ledger.OK})
+	now := worker.Now() // the same for all three: another worker may strike under the same name
+	s.Record(ledger.Event{Kind: ledger.Inject, At: now, Text: name, Detail: detail})
+	s.Record(ledger.Event{Kind: ledger.Bite, At: now, Text: name, Outcome: ledger.OK, N: int64(n), Detail: proof})
+	return s.RecordNow(ledger.Event{Kind: ledger.Heal, At: now, Text: name, Outcome: ledger.OK})
 }

@@ -57,6 +57,7 @@ func makeTables(ctx context.Context, e harness.ArmEnv) error {
 		return fmt.Errorf("make tables: the connection string cannot be read: %w", system.ErrUsage)
 	}
 	config.RuntimeParams["search_path"] = e.Schema
+	config.RuntimeParams["synchronous_commit"] = "on" // whatever the server is set to lose, the tables are there
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return fmt.Errorf("make tables: %w: %w", err, system.ErrEnvironment)

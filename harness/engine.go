@@ -334,7 +334,7 @@ func (e *engine) runSuite(ctx context.Context, s *Suite, res *SuiteResult) error
 				sc := &res.Scenarios[u.scenario]
 				err := e.runUnit(ctx, s, u, settings[g], repeat, sc)
 				if err != nil && ctx.Err() == nil {
-					sc.Error = joinSeen(sc.Error, err.Error())
+					sc.Error = joinSeen(sc.Error, system.Plain(err.Error()))
 					e.say("%s/%s: %s", s.Name, sc.Name, err)
 					if first == nil {
 						first = err
@@ -416,11 +416,11 @@ func (e *engine) runUnit(ctx context.Context, s *Suite, u unit, node nodeSetting
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
-			r.Error = joinSeen(r.Error, err.Error())
+			r.Error = joinSeen(r.Error, system.Plain(err.Error()))
 			return err
 		}
 		err = environment(err)
-		r.Error = joinSeen(r.Error, err.Error())
+		r.Error = joinSeen(r.Error, system.Plain(err.Error()))
 		// Whatever state it is in: the next scenario gets another.
 		for _, c := range slices.Clone(e.up) {
 			e.note(c, sc.Name+": rebuilt after an error")

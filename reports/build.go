@@ -11,7 +11,6 @@ import (
 	"conform/harness"
 	"conform/harness/audit"
 	"conform/harness/ledger"
-	"conform/harness/system"
 )
 
 // Options say how a document is made.
@@ -88,7 +87,7 @@ func promise(p ledger.Promise) Promise {
 func scenario(su harness.SuiteResult, r harness.ScenarioResult, o Options) Scenario {
 	s := Scenario{
 		Name: su.Name + "/" + r.Name, Window: r.Window, Summary: r.Summary, Guarded: r.Guarded, LookFor: r.LookFor,
-		Status: statusWord(r.Status), Reasons: slices.Clone(r.Reasons), Error: system.Plain(r.Error), Elapsed: millisOf(r.Elapsed),
+		Status: statusWord(r.Status), Reasons: slices.Clone(r.Reasons), Error: r.Error, Elapsed: millisOf(r.Elapsed),
 		Plan: r.Plan, Arms: []Tally{}, Repeats: []Repeat{},
 	}
 	for _, a := range r.Arms {
@@ -134,7 +133,7 @@ func reproduce(r harness.ScenarioResult) string {
 func repeat(su harness.SuiteResult, r harness.Repeat) Repeat {
 	out := Repeat{
 		Index: r.Index + 1, Seed: strconv.FormatUint(r.Seed, 10), Status: statusWord(r.Status), Elapsed: millisOf(r.Elapsed), Targets: r.Targets,
-		Reasons: r.Reasons, Error: system.Plain(r.Error), Arms: []Arm{},
+		Reasons: r.Reasons, Error: r.Error, Arms: []Arm{},
 	}
 	for _, st := range r.Steps {
 		out.Steps = append(out.Steps, Step{

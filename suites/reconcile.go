@@ -35,13 +35,20 @@ var reconcileSources = []string{
 	"Gregor Hohpe, Your Coffee Shop Doesn't Use Two-Phase Commit: write-off, retry, compensating action",
 }
 
+// patience is how old an order without an effect must be: a consumer that died is missed after its session.
+const patience = session + 4*time.Second
+
 // reconciled are the arms of a damage: with the job that repairs it, without for each of the anomalies, and the job where
 // there is none. made makes an arm of unsafe or of safe code.
 func (b broker) reconciled(made func(a *harness.Arm, safe bool), anomalies ...string) []harness.Arm {
 	arm := func(name string, role harness.Role, job string, safe bool) harness.Arm {
 		a := harness.Arm{Name: name, Role: role, Destination: b.destination}
 		made(&a, safe)
-		a.Processes = append(a.Processes, b.relay("reconciler", map[string]string{paramJob: job, paramEvery: "200ms", paramRedeliver: "1500ms"}))
+		params := map[string]string{paramJob: job, paramEvery: "200ms", paramRedeliver: patience.String()}
+		if safe {
+			params[paramFinds] = "nothing"
+		}
+		a.Processes = append(a.Processes, b.relay("reconciler", params))
 		return a
 	}
 	arms := []harness.Arm{arm("repaired", harness.Guarded, "Reconcile", false), arm("nothing-wrong", harness.Guarded, "Reconcile", true)}
@@ -119,7 +126,8 @@ func (b broker) stuckRows() harness.Scenario {
 			{
 				Name: "back", Heal: "away",
 				Until: []plan.State{
-					{Kind: plan.Bit, Since: "away"}, {Kind: plan.Ordered, N: 2 * seen, Since: "away"},
+					{Kind: plan.Bit, Since: "away"},
+					{Kind: plan.Ordered, N: 2 * seen, Since: "away"},
 					{Kind: plan.Custom, Name: "rows were given up", Arms: []string{"report-only-unpublished"}},
 				},
 			},

@@ -245,7 +245,7 @@ func segments(dir string) ([]string, error) {
 // header or a segment, and those that cannot be looked into.
 func armFolders(dir string) ([]string, error) {
 	var dirs []string
-	err := filepath.WalkDir(filepath.Join(dir, ledgerDir), func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(dir, ledgerDir), func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil

@@ -233,6 +233,7 @@ func compactedAway(ctx context.Context, e harness.Env, s plan.State) (bool, stri
 	if !reads || !tells {
 		return false, "", fmt.Errorf("cluster cannot be read, or tells no positions of groups: %w", system.ErrNotApplicable)
 	}
+	var seen []string
 	for _, arm := range s.Arms {
 		destination := e.Destinations[arm]
 		positions, err := groups.GroupPositions(ctx, destination, e.Group(arm, group))
@@ -255,7 +256,7 @@ func compactedAway(ctx context.Context, e harness.Env, s plan.State) (bool, stri
 		if there >= end-from {
 			return false, fmt.Sprintf("all %d are there", there), nil
 		}
-		return true, fmt.Sprintf("%d of %d are there", there, end-from), nil
+		seen = append(seen, fmt.Sprintf("%s: %d of %d are there", arm, there, end-from))
 	}
-	return true, "its arms do not run on this cluster", nil
+	return true, strings.Join(seen, "; "), nil
 }

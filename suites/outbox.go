@@ -186,7 +186,7 @@ func (b broker) lateCommitGap() harness.Scenario {
 		Sources: outboxSources,
 		Arms:    append(byStatus, byPosition...),
 		Gates: map[string]harness.Gate{
-			"the relay has passed the held order": func(ctx context.Context, e harness.Env, s plan.State) (bool, string, error) {
+			"the relay has passed the held order": func(ctx context.Context, e harness.Env, _ plan.State) (bool, string, error) {
 				all := true
 				var told []string
 				for arm, query := range overtaken {
@@ -324,7 +324,8 @@ func (b broker) brokerOutage() harness.Scenario {
 			{
 				Name: "back", Heal: "away",
 				Until: []plan.State{
-					{Kind: plan.Bit, Since: "away"}, {Kind: plan.Ordered, N: 2 * seen, Since: "away"},
+					{Kind: plan.Bit, Since: "away"},
+					{Kind: plan.Ordered, N: 2 * seen, Since: "away"},
 					{Kind: plan.Custom, Name: "rows have piled up"},
 					{Kind: plan.Custom, Name: "rows are given up", Arms: []string{"run-relay-giving-up"}},
 				},
@@ -380,7 +381,7 @@ func (b broker) asyncCommit() harness.Scenario {
 		Targets: map[string]plan.Role{"database": plan.On(postgres.Name, plan.One)},
 		Arms:    []harness.Arm{arm("guarded", "on", harness.Guarded), off},
 		Gates: map[string]harness.Gate{
-			"committed WAL is not flushed": func(ctx context.Context, e harness.Env, s plan.State) (bool, string, error) {
+			"committed WAL is not flushed": func(ctx context.Context, e harness.Env, _ plan.State) (bool, string, error) {
 				if _, there := e.Schemas["synchronous-commit-off"]; !there {
 					return true, "the guarded arm's always is", nil
 				}

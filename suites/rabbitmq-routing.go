@@ -123,7 +123,8 @@ func rabbitTTL() harness.Scenario {
 			},
 			// Here time itself is the fault: longer than a message may wait.
 			{Name: "waited", Until: []plan.State{
-				{Kind: plan.Bit, Since: "limited"}, {Kind: plan.Elapsed, Hold: 3 * time.Second, Since: "limited"},
+				{Kind: plan.Bit, Since: "limited"},
+				{Kind: plan.Elapsed, Hold: 3 * time.Second, Since: "limited"},
 				{Kind: plan.Confirmed, N: struck, Since: "limited"},
 			}},
 			{Name: "lifted", Heal: "limited"},

@@ -76,8 +76,10 @@ func (p *preparer) debootstrap(ctx context.Context, v fixtures.Version) (err err
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
 	// In mount and process namespaces of its own, so that no mount and no child of debootstrap's outlives it, however it ends.
-	argv := []string{"unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
-		"debootstrap", "--variant=minbase", v.Suite, dir}
+	argv := []string{
+		"unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
+		"debootstrap", "--variant=minbase", v.Suite, dir,
+	}
 	if mirror := p.mirror(ctx); mirror != "" {
 		argv = append(argv, mirror, debootstrapScript)
 	} else {

@@ -31,11 +31,11 @@ type Outage struct {
 	SinceSync time.Duration // how long the disks had been written to since the last Sync; 0 = never synced
 	// WriteBack is after what time the kernel writes dirty pages back by itself; 0 = it does not tell.
 	WriteBack time.Duration
-	Disks     []DiskOutage
+	Disks     []Loss
 }
 
-// DiskOutage is what a power cut did to one disk.
-type DiskOutage struct {
+// Loss is what a power cut did to one disk.
+type Loss struct {
 	Name string
 	// Dirty is how many bytes, in whole pages, were in the page cache only; -1 = this kernel does not tell. Parts has them
 	// by folder of the disk.
@@ -109,10 +109,10 @@ func (r *Rack) replace(ctx context.Context, d *Disk) error {
 
 // read takes over what the helper said.
 func (o *Outage) read(disks []*Disk, facts [][]string) error {
-	byDir := map[string]*DiskOutage{}
-	o.Disks = make([]DiskOutage, len(disks))
+	byDir := map[string]*Loss{}
+	o.Disks = make([]Loss, len(disks))
 	for i, d := range disks {
-		o.Disks[i] = DiskOutage{Name: d.Name, Dirty: -1, Parts: map[string]int64{}}
+		o.Disks[i] = Loss{Name: d.Name, Dirty: -1, Parts: map[string]int64{}}
 		byDir[d.dir()] = &o.Disks[i]
 	}
 	down := 0
@@ -208,7 +208,7 @@ func (o Outage) Dirty() int64 {
 }
 
 // largest names the folders that had most of it.
-func (d DiskOutage) largest() string {
+func (d Loss) largest() string {
 	const most = 4
 	names := slices.SortedFunc(maps.Keys(d.Parts), func(a, b string) int {
 		if d.Parts[a] != d.Parts[b] {

@@ -7,7 +7,7 @@ import (
 )
 
 func TestOutageEvidence(t *testing.T) {
-	good := DiskOutage{Name: "a", Dirty: 4096, Parts: map[string]int64{"t-0": 4096}, Kept: true, Dropped: true}
+	good := Loss{Name: "a", Dirty: 4096, Parts: map[string]int64{"t-0": 4096}, Kept: true, Dropped: true}
 	lostAll, keptAll, untold := good, good, good
 	lostAll.Kept = false
 	keptAll.Dropped = false
@@ -19,11 +19,11 @@ func TestOutageEvidence(t *testing.T) {
 		want string
 	}{
 		{"zero value", Outage{}, false, "cut in"},
-		{"both canaries as they must be", Outage{Took: time.Second, SinceSync: 6 * time.Second, Disks: []DiskOutage{good}}, true, "not on disk: 4096 bytes of a (t-0 4096)"},
-		{"one disk of two kept everything", Outage{Disks: []DiskOutage{good, keptAll}}, false, "is still on a"},
-		{"the fsynced canary is gone", Outage{Disks: []DiskOutage{lostAll}}, false, "even the fsynced"},
-		{"dirty bytes not told", Outage{Disks: []DiskOutage{untold}}, true, "does not tell"},
-		{"load too long", Outage{SinceSync: MaxLoad + time.Second, Disks: []DiskOutage{good}}, false, "written some of it back"},
+		{"both canaries as they must be", Outage{Took: time.Second, SinceSync: 6 * time.Second, Disks: []Loss{good}}, true, "not on disk: 4096 bytes of a (t-0 4096)"},
+		{"one disk of two kept everything", Outage{Disks: []Loss{good, keptAll}}, false, "is still on a"},
+		{"the fsynced canary is gone", Outage{Disks: []Loss{lostAll}}, false, "even the fsynced"},
+		{"dirty bytes not told", Outage{Disks: []Loss{untold}}, true, "does not tell"},
+		{"load too long", Outage{SinceSync: MaxLoad + time.Second, Disks: []Loss{good}}, false, "written some of it back"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bit, detail := tt.o.Evidence()
@@ -67,7 +67,7 @@ func TestOutageRead(t *testing.T) {
 }
 
 func TestLargestNamesAFew(t *testing.T) {
-	d := DiskOutage{Parts: map[string]int64{"a": 1, "b": 5, "c": 5, "d": 2, "e": 3}}
+	d := Loss{Parts: map[string]int64{"a": 1, "b": 5, "c": 5, "d": 2, "e": 3}}
 	if got, want := d.largest(), " (b 5, c 5, e 3, d 2)"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -164,7 +164,9 @@ func TestConversations(t *testing.T) {
 		},
 		"error before its sync": {
 			other(&parse{Query: "nonsense"}), tell(&refused{}, none),
-			other(&bind{}), step{message: &execute{}, kind: KindQuery, tag: 0}, other(&syncing{}),
+			other(&bind{}),
+			step{message: &execute{}, kind: KindQuery, tag: 0},
+			other(&syncing{}),
 			tell(idle, none),
 			ask(&query{String: "select"}, KindQuery, 2), tell(&complete{}, reply{2, true}),
 		},

@@ -296,7 +296,7 @@ func TestClients(t *testing.T) {
 			if err := errors.Join(i.Heal(t.Context()), i.Heal(t.Context())); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.await(t.Context(), "publishes are taken again", func(ctx context.Context) error {
+			if err := c.await(t.Context(), "publishes are taken again", func(_ context.Context) error {
 				if rs := publish(t, p, 50, 1); rs[0].Outcome != ledger.OK {
 					return errors.New(outcomes(rs))
 				}

@@ -263,7 +263,7 @@ func (c *Cluster) bind(ctx context.Context, name string, bound bool) error {
 }
 
 // Leave ends the attending consumers.
-func (c *Cluster) Leave(ctx context.Context, destinations []string) (system.Injection, error) {
+func (c *Cluster) Leave(_ context.Context, destinations []string) (system.Injection, error) {
 	for _, name := range destinations {
 		c.mu.Lock()
 		held := c.held[name]

@@ -160,13 +160,16 @@ func (v *survey) injection(id string) *injection {
 // struck returns the injection that a Bite or a Heal is about: what strikes several times under one name, as a process that
 // crashes again, is proven and healed each time.
 func (v *survey) struck(e ledger.Event) *injection {
-	i := v.injection(e.Text)
-	for _, next := range v.injections {
-		if next.id == e.Text && next.at > i.at && next.at <= e.At {
-			i = next
+	var latest *injection
+	for _, i := range v.injections {
+		if i.id == e.Text && i.at <= e.At && (latest == nil || i.at > latest.at) {
+			latest = i
 		}
 	}
-	return i
+	if latest == nil {
+		return v.injection(e.Text)
+	}
+	return latest
 }
 
 func (v *survey) see(_ *segment, e *ledger.Event) {

@@ -148,17 +148,21 @@ func (n *Node) members(ctx context.Context, queue string) (ms []member, err erro
 func (c *Cluster) await(ctx context.Context, what string, check func(context.Context) error) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
+	var last error
 	for {
 		err := check(ctx)
 		if err == nil {
 			return nil
+		}
+		if ctx.Err() == nil || last == nil { // afterwards it only says that it was cut short
+			last = err
 		}
 		if errors.Is(err, system.ErrUsage) || errors.Is(err, errEnded) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait until %s: %w (last: %w)", what, context.Cause(ctx), err)
+			return fmt.Errorf("wait until %s: %w (last: %w)", what, context.Cause(ctx), last)
 		case <-tick.C:
 		}
 	}

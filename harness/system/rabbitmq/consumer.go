@@ -74,17 +74,60 @@ type consumer struct {
 	prefetch  int
 	most      int
 
+	wg sync.WaitGroup // pumps
+
 	mu  sync.Mutex
-	sub *subscription // nil = none
+	sub *subscription   // nil = none
+	old []*subscription // cancelled: their deliveries can still be settled
 }
 
 // subscription is one channel with one consumer on it. Deliveries can be settled on it and nowhere else.
 type subscription struct {
-	conn       *connection
-	ch         *amqp.Channel
-	deliveries <-chan amqp.Delivery
-	canceled   chan string
-	closed     chan *amqp.Error
+	conn     *connection
+	ch       *amqp.Channel
+	canceled chan string
+	closed   chan *amqp.Error
+
+	arrived chan struct{} // capacity 1: there is something new to take
+	mu      sync.Mutex
+	waiting []amqp.Delivery
+	ended   bool // nothing more will come
+}
+
+// pump keeps what the library hands over one by one, so that a poll gets all that has come.
+func (s *subscription) pump(deliveries <-chan amqp.Delivery) {
+	note := func() {
+		select {
+		case s.arrived <- struct{}{}:
+		default:
+		}
+	}
+	for m := range deliveries {
+		s.mu.Lock()
+		s.waiting = append(s.waiting, m)
+		s.mu.Unlock()
+		note()
+	}
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	note()
+}
+
+// take removes the first deliveries, n at most, and says whether nothing more will come.
+func (s *subscription) take(n int) ([]amqp.Delivery, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n = min(n, len(s.waiting))
+	ms := s.waiting[:n]
+	s.waiting = s.waiting[n:]
+	if len(s.waiting) > 0 { // the next poll must not wait
+		select {
+		case s.arrived <- struct{}{}:
+		default:
+		}
+	}
+	return ms, s.ended
 }
 
 // handle is what a delivery is settled by.
@@ -104,31 +147,24 @@ func (k *consumer) Poll(ctx context.Context) ([]system.Delivery, error) {
 		}
 		return nil, err
 	}
-	var ds []system.Delivery
-	for len(ds) < k.most {
-		if len(ds) > 0 { // take what is there, and no more
-			select {
-			case m, ok := <-sub.deliveries:
-				if !ok {
-					return ds, k.lost(sub)
-				}
-				ds = append(ds, delivery(sub, m))
-				continue
-			default:
-				return ds, nil
+	for {
+		ms, ended := sub.take(k.most)
+		if len(ms) > 0 || ended {
+			ds := make([]system.Delivery, len(ms))
+			for i, m := range ms {
+				ds[i] = delivery(sub, m)
 			}
-		}
-		select {
-		case m, ok := <-sub.deliveries:
-			if !ok {
+			if ended && len(ms) < k.most {
 				return ds, k.lost(sub)
 			}
-			ds = append(ds, delivery(sub, m))
+			return ds, nil
+		}
+		select {
+		case <-sub.arrived:
 		case <-ctx.Done():
 			return nil, nil
 		}
 	}
-	return ds, nil
 }
 
 func delivery(sub *subscription, m amqp.Delivery) system.Delivery {
@@ -172,7 +208,8 @@ func (k *consumer) subscribe(ctx context.Context) (*subscription, error) {
 	if err != nil {
 		return nil, err
 	}
-	sub := &subscription{conn: conn}
+	sub := &subscription{conn: conn, arrived: make(chan struct{}, 1)}
+	var deliveries <-chan amqp.Delivery
 	defer conn.within(ctx, clientDial)()
 	err = func() (err error) {
 		if sub.ch, err = conn.Channel(); err != nil {
@@ -183,18 +220,19 @@ func (k *consumer) subscribe(ctx context.Context) (*subscription, error) {
 		if err = sub.ch.Qos(k.prefetch, 0, false); err != nil {
 			return err
 		}
-		sub.deliveries, err = sub.ch.Consume(k.queue, "", k.auto, false, false, false, k.arguments)
+		deliveries, err = sub.ch.Consume(k.queue, "", k.auto, false, false, false, k.arguments)
 		return err
 	}()
 	if err != nil {
 		conn.abort()
 		return nil, err
 	}
+	k.wg.Go(func() { sub.pump(deliveries) })
 	return sub, nil
 }
 
-// lost says why the deliveries have ended. A cancelled consumer's channel is still good for settling: only the
-// subscription is given up, and the connection with it, once Poll is called again.
+// lost says why the deliveries have ended. A cancelled consumer's channel is still good for settling, until the
+// client is closed.
 func (k *consumer) lost(sub *subscription) error {
 	k.mu.Lock()
 	if k.sub == sub {
@@ -204,6 +242,9 @@ func (k *consumer) lost(sub *subscription) error {
 	select {
 	case tag, ok := <-sub.canceled:
 		if ok {
+			k.mu.Lock()
+			k.old = append(k.old, sub)
+			k.mu.Unlock()
 			return fmt.Errorf("poll %s: consumer %s: %w", k.queue, tag, ErrCanceled)
 		}
 	default:
@@ -274,9 +315,13 @@ func (k *consumer) each(ds []system.Delivery, do func(handle) error) error {
 // quorum queue takes acks when it likes, and those that it has not when the connection is closed are lost.
 func (k *consumer) Close(ctx context.Context) error {
 	k.mu.Lock()
-	sub := k.sub
-	k.sub = nil
+	sub, old := k.sub, k.old
+	k.sub, k.old = nil, nil
 	k.mu.Unlock()
+	defer k.wg.Wait()
+	for _, s := range old {
+		s.conn.abort()
+	}
 	if sub == nil {
 		return nil
 	}

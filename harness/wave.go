@@ -113,7 +113,7 @@ func (w *wave) provide(ctx context.Context) error {
 				if schemas, ok := c.(system.Schemas); ok {
 					if err := schemas.CreateSchema(gctx, a.schema); err != nil {
 						// Whosever it is: it is the machine's state that keeps us from working, not a wrong request.
-						return fmt.Errorf("make schema of arm %s in %s: %w: %w", a.arm.Name, name, err, system.ErrEnvironment)
+						return fmt.Errorf("make schema of arm %s in %s: %s: %w", a.arm.Name, name, system.Plain(err.Error()), system.ErrEnvironment)
 					}
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -76,15 +77,23 @@ func (f *folder) save(name string, v any) error {
 	return writeFile(filepath.Join(f.dir, name), append(b, '\n'))
 }
 
+// writeFile writes a file in one step; a failed write leaves nothing beside what was there.
 func writeFile(path string, b []byte) error {
 	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o644); err != nil {
-		return fmt.Errorf("write %s: %w: %w", path, err, system.ErrEnvironment)
+	err := os.WriteFile(tmp, b, 0o644)
+	if err == nil {
+		err = os.Rename(tmp, path)
 	}
-	if err := os.Rename(tmp, path); err != nil {
-		return fmt.Errorf("write %s: %w: %w", path, err, system.ErrEnvironment)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if removeErr := os.Remove(tmp); removeErr != nil && !errors.Is(removeErr, os.ErrNotExist) {
+		err = errors.Join(err, removeErr)
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("write %s: the disk is full: free some room there and run again, or write elsewhere (--out DIR): %w: %w", path, syscall.ENOSPC, system.ErrEnvironment)
+	}
+	return fmt.Errorf("save the run: %w: %w", err, system.ErrEnvironment) // err names the file
 }
 
 // tie says what ties the segments of an arm to its header, of which b is the file.

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"conform/harness/internal/container"
 )
 
 func TestDropStalePIDFile(t *testing.T) {
@@ -50,6 +52,18 @@ func TestAwaitEngineSaysThatItEndedAtOnce(t *testing.T) {
 	err := p.awaitEngine(t.Context(), daemon.Process.Pid, "look there")
 	var e *Error
 	if !errors.As(err, &e) || !strings.Contains(err.Error(), "code 7") || !strings.Contains(e.Fix, "look there") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNeverInstallsBesideAnEngineThatIsNamed(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("PATH", t.TempDir()) // no apt-get, no systemctl: nothing could be done by accident
+	t.Setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+	p := &preparer{progress: io.Discard, log: slog.New(slog.DiscardHandler)}
+	err := p.installEngine(t.Context())
+	var e *Error
+	if !errors.As(err, &e) || !errors.Is(err, container.ErrNamedSilent) || !strings.Contains(e.Fix, "DOCKER_HOST") {
 		t.Errorf("got %v", err)
 	}
 }

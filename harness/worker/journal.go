@@ -65,7 +65,7 @@ func (j *journal) wrap(err error) error {
 		return nil
 	}
 	if errors.Is(err, syscall.ENOSPC) {
-		return fmt.Errorf("record in %s: the disk is full (what is recorded so far can be audited): %w: %w", j.path, err, system.ErrEnvironment)
+		return fmt.Errorf("record in %s: the disk is full (what is recorded so far can be audited): free some room there and run again, or write elsewhere (--out DIR): %w: %w", j.path, syscall.ENOSPC, system.ErrEnvironment)
 	}
 	return fmt.Errorf("record in %s: %w: %w", j.path, err, system.ErrEnvironment)
 }

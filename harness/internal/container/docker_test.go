@@ -406,8 +406,8 @@ func TestConnectSaysWhatIsWrong(t *testing.T) {
 	t.Setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
 	_, err := container.Connect(t.Context())
 	var c *container.ConnectError
-	if !errors.As(err, &c) || !errors.Is(err, container.ErrNoEngine) || c.Fix == "" {
-		t.Errorf("no engine: got %#v", err)
+	if !errors.As(err, &c) || !errors.Is(err, container.ErrNamedSilent) || errors.Is(err, container.ErrNoEngine) || !strings.Contains(c.Fix, "/nonexistent/docker.sock") {
+		t.Errorf("an engine that is named and silent: got %#v", err)
 	}
 	// An engine that comes up later is found: prepare starts one.
 	t.Setenv("DOCKER_HOST", "")

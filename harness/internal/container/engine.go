@@ -32,11 +32,13 @@ var (
 	ErrNoEngine  = errors.New("no container engine answers")
 	ErrNoRights  = errors.New("no rights to use the container engine")
 	ErrOldEngine = errors.New("container engine is too old")
+	// ErrNamedSilent is kept apart from ErrNoEngine: whoever names an engine wants that one, so no other may be started.
+	ErrNamedSilent = errors.New("the container engine that DOCKER_HOST names does not answer")
 )
 
 // ConnectError says why [Connect] failed and what mends it.
 type ConnectError struct {
-	Reason error  // ErrNoEngine, ErrNoRights or ErrOldEngine
+	Reason error  // ErrNoEngine, ErrNamedSilent, ErrNoRights or ErrOldEngine
 	Cause  error  // what the engine's client said
 	Fix    string // one line: a command, or what to do
 }
@@ -62,11 +64,11 @@ func Connect(ctx context.Context) (*Engine, error) {
 	// testcontainers-go remembers for good that it found no engine, so it is asked only once one is known to answer:
 	// prepare connects again after it has started one.
 	if err := probe(ctx); err != nil {
-		return nil, connectError(err)
+		return nil, err
 	}
 	provider, err := testcontainers.NewDockerProvider()
 	if err != nil {
-		return nil, connectError(err)
+		return nil, connectError(err, "")
 	}
 	if !provider.Config().Config.RyukDisabled {
 		return nil, &ConnectError{
@@ -78,35 +80,35 @@ func Connect(ctx context.Context) (*Engine, error) {
 	return &Engine{api: provider.Client(), provider: provider, Tools: fixtures.Tools().Image()}, nil
 }
 
-// probe asks the engine at each usual address for a ping and returns nil at the first answer, else the first error.
+// probe asks the engine that the environment names for a ping, or else the one at each usual address, and returns nil at
+// the first answer. The error is a *ConnectError about the first that was asked.
 func probe(ctx context.Context) error {
-	var first error
-	for _, host := range append([]string{""}, userSockets()...) {
-		opts := []client.Opt{client.FromEnv}
-		if host != "" {
-			opts = append(opts, client.WithHost(host))
-		}
-		err := ping(ctx, opts)
-		if err == nil {
-			return nil
-		}
-		if first == nil {
-			first = err
+	named, err := ping(ctx, client.FromEnv)
+	if err == nil {
+		return nil
+	}
+	if named == client.DefaultDockerHost {
+		named = ""
+		for _, host := range userSockets() {
+			if _, err := ping(ctx, client.FromEnv, client.WithHost(host)); err == nil {
+				return nil
+			}
 		}
 	}
-	return first
+	return connectError(err, named)
 }
 
-func ping(ctx context.Context, opts []client.Opt) error {
+// ping asks one engine for an answer and returns its address too.
+func ping(ctx context.Context, opts ...client.Opt) (host string, err error) {
 	c, err := client.New(opts...)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	_, err = c.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
-	return err
+	return c.DaemonHost(), err
 }
 
 // userSockets lists the sockets of Docker Desktop and rootless engines that exist.
@@ -125,14 +127,20 @@ func userSockets() []string {
 	return hosts
 }
 
-// connectError sorts an error of the engine's client into the reasons a user can do something about.
-func connectError(err error) error {
+// connectError sorts an error of the engine's client into the reasons a user can do something about. named is
+// the address that the environment gives, empty if none.
+func connectError(err error, named string) error {
 	text := err.Error()
 	switch {
 	case errdefs.IsPermissionDenied(err) || strings.Contains(text, "permission denied"):
 		return &ConnectError{Reason: ErrNoRights, Cause: err, Fix: "run as root, or: sudo usermod -aG docker $USER, then log in again"}
 	case strings.Contains(text, "API version") || strings.Contains(text, "minimum supported"):
 		return &ConnectError{Reason: ErrOldEngine, Cause: err, Fix: "install Docker 20.10 or newer: conform prepare --install-docker"}
+	case named != "":
+		return &ConnectError{
+			Reason: ErrNamedSilent, Cause: err,
+			Fix: "start the engine at " + named + ", or unset DOCKER_HOST to use this machine's own",
+		}
 	default:
 		return &ConnectError{Reason: ErrNoEngine, Cause: err, Fix: "start it (systemctl start docker), or as root on a Debian-like machine: conform prepare --install-docker"}
 	}

@@ -59,7 +59,7 @@ type powerCut struct {
 func (p *powerCut) Evidence(ctx context.Context) (system.Evidence, error) {
 	e, err := p.Injection.Evidence(ctx)
 	if p.confirmed != "" {
-		e.Detail += "; " + p.confirmed
+		e.AtRisk += "; " + p.confirmed
 	}
 	return e, err
 }
@@ -79,5 +79,5 @@ func confirmed(s system.Strike) string {
 		}
 		words[i] = fmt.Sprintf("%s %d", strings.TrimSuffix(client, "."), sum)
 	}
-	return "messages confirmed since then: " + strings.Join(words, ", ")
+	return "messages confirmed since all was made durable: " + strings.Join(words, ", ")
 }

@@ -387,14 +387,14 @@ func (n *nemesis) look(ctx context.Context, i *injection) error {
 		return nil
 	}
 	i.bitten = true
-	return n.w.recordAll(i.arms, ledger.Event{Kind: ledger.Bite, Text: i.step, Outcome: ledger.OK, Detail: e.Detail, N: e.Count})
+	return n.w.recordAll(i.arms, ledger.Event{Kind: ledger.Bite, Text: i.step, Outcome: ledger.OK, Detail: strings.TrimSuffix(e.Detail+"; "+e.AtRisk, "; "), N: e.Count})
 }
 
 // noteBites puts the evidence of every injection into the result of its step.
 func (n *nemesis) noteBites() {
 	for k := range n.w.steps {
 		if i := n.injection(n.w.steps[k].Name); i != nil {
-			n.w.steps[k].Evidence, n.w.steps[k].Bit = i.bite.Detail, i.bite.Bit
+			n.w.steps[k].Evidence, n.w.steps[k].Bit, n.w.steps[k].AtRisk = i.bite.Detail, i.bite.Bit, i.bite.AtRisk
 		}
 	}
 }

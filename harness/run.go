@@ -148,6 +148,7 @@ type StepResult struct {
 	Reached           bool
 	Evidence          string
 	Bit               bool
+	AtRisk            string // what was not on disk when it struck, and for how long that is so; empty where that is no question
 }
 
 // ArmRun is one arm of one repeat.

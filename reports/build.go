@@ -138,7 +138,7 @@ func repeat(su harness.SuiteResult, r harness.Repeat) Repeat {
 	for _, st := range r.Steps {
 		out.Steps = append(out.Steps, Step{
 			Name: st.Name, Kind: kind(st.Words), Words: strings.TrimPrefix(st.Words, st.Name+": "), Seen: st.Seen, At: millisOf(st.At + st.Took), Took: millisOf(st.Took),
-			Reached: st.Reached, Evidence: st.Evidence, Bit: st.Bit,
+			Reached: st.Reached, Evidence: st.Evidence, Bit: st.Bit, AtRisk: st.AtRisk,
 		})
 	}
 	for _, a := range r.Arms {

@@ -179,6 +179,7 @@ type Step struct {
 	Reached  bool   `json:"reached"`
 	Evidence string `json:"evidence,omitempty"`
 	Bit      bool   `json:"bit"`
+	AtRisk   string `json:"atRisk,omitempty"` // what was not on disk when the power went, and for how long that is so
 }
 
 // Arm is one arm of one repeat.

@@ -38,6 +38,7 @@ func writeMarkdown(w io.Writer, d Document) error {
 		b.WriteByte('\n')
 		for _, sc := range s.Scenarios {
 			markdownTrouble(&b, sc)
+			markdownPrices(&b, sc)
 			for _, differs := range sc.Differs() {
 				fmt.Fprintf(&b, "> %s: %s\n\n", md(sc.Name), md(differs))
 			}
@@ -66,6 +67,21 @@ func markdownTrouble(b *bytes.Buffer, sc Scenario) {
 	}
 	if sc.Reproduce != "" {
 		fmt.Fprintf(b, "\nAgain:\n\n    %s\n", clean(sc.Reproduce))
+	}
+	b.WriteByte('\n')
+}
+
+// markdownPrices says what each setting costs and loses where the power went.
+func markdownPrices(b *bytes.Buffer, sc Scenario) {
+	if len(sc.Risks()) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "**%s**, what a confirm cost and was worth:\n\n", md(sc.Name))
+	for _, p := range sc.Prices() {
+		fmt.Fprintf(b, "- %s\n", md(p.String()))
+	}
+	for _, r := range sc.Risks() {
+		fmt.Fprintf(b, "- at risk when the power went (run %d): %s\n", r.Repeat, md(r.Text))
 	}
 	b.WriteByte('\n')
 }

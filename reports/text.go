@@ -29,6 +29,7 @@ func writeText(w io.Writer, d Document) error {
 		}
 		for _, sc := range s.Scenarios {
 			textTrouble(&b, sc)
+			textPrices(&b, sc)
 			for _, differs := range sc.Differs() {
 				fmt.Fprintf(&b, "  note on %s: %s\n", sc.Name, clean(differs))
 			}
@@ -92,6 +93,20 @@ func textTrouble(w io.Writer, sc Scenario) {
 	}
 	if sc.Reproduce != "" {
 		fmt.Fprintf(w, "    again: %s\n", sc.Reproduce)
+	}
+}
+
+// textPrices says what each setting costs and loses where the power went.
+func textPrices(w io.Writer, sc Scenario) {
+	if len(sc.Risks()) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\n  %s, what a confirm cost and was worth:\n", sc.Name)
+	for _, p := range sc.Prices() {
+		fmt.Fprintf(w, "    %s\n", clean(p.String()))
+	}
+	for _, r := range sc.Risks() {
+		fmt.Fprintf(w, "    at risk when the power went (run %d): %s\n", r.Repeat, clean(r.Text))
 	}
 }
 

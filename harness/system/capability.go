@@ -172,6 +172,9 @@ type Evidence struct {
 	Bit    bool
 	Count  int64 // packets, frames, nodes
 	Detail string
+	// AtRisk is what a loss of power would have taken from the nodes when it struck, and for how long that is so: bytes and
+	// messages. Empty for faults that take nothing from the page cache.
+	AtRisk string
 }
 
 // Injection is a running fault.

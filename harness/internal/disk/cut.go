@@ -153,7 +153,7 @@ func (o *Outage) read(disks []*Disk, facts [][]string) error {
 }
 
 // Evidence says whether the power cut bit: on every disk the fsynced canary is there and the other one gone, and the load
-// before it was short enough that the kernel has not written anything back by itself. The detail has what was at risk.
+// before it was short enough that the kernel has not written anything back by itself. 
 func (o Outage) Evidence() (bit bool, detail string) {
 	bit = len(o.Disks) > 0
 	words := []string{fmt.Sprintf("cut in %s", o.Took.Round(time.Millisecond))}
@@ -165,7 +165,6 @@ func (o Outage) Evidence() (bit bool, detail string) {
 		words = append(words, fmt.Sprintf("that is more than %s: the kernel may have written some of it back by itself", MaxLoad))
 	}
 	good := 0
-	var risk []string
 	for _, d := range o.Disks {
 		switch {
 		case !d.Kept:
@@ -175,12 +174,20 @@ func (o Outage) Evidence() (bit bool, detail string) {
 		default:
 			good++
 		}
+	}
+	bit = bit && good == len(o.Disks)
+	words = append(words, fmt.Sprintf("on %d of %d disks the fsynced canary is there and the other gone", good, len(o.Disks)))
+	return bit, strings.Join(words, "; ")
+}
+
+// AtRisk says what was not on disk when the power went, and for how long that is so in steady state.
+func (o Outage) AtRisk() string {
+	var words, risk []string
+	for _, d := range o.Disks {
 		if d.Dirty > 0 {
 			risk = append(risk, fmt.Sprintf("%d bytes of %s%s", d.Dirty, d.Name, d.largest()))
 		}
 	}
-	bit = bit && good == len(o.Disks)
-	words = append(words, fmt.Sprintf("on %d of %d disks the fsynced canary is there and the other gone", good, len(o.Disks)))
 	switch {
 	case o.Dirty() < 0:
 		words = append(words, "what was not on disk: this kernel does not tell")
@@ -192,7 +199,7 @@ func (o Outage) Evidence() (bit bool, detail string) {
 	if o.WriteBack > 0 {
 		words = append(words, fmt.Sprintf("without an fsync data are at risk for up to %s, until the kernel writes them back", o.WriteBack))
 	}
-	return bit, strings.Join(words, "; ")
+	return strings.Join(words, "; ")
 }
 
 // Dirty sums the bytes of all disks that were not on disk; -1 = unknown.

@@ -27,6 +27,7 @@ func TestOutageEvidence(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bit, detail := tt.o.Evidence()
+			detail += "; " + tt.o.AtRisk()
 			if bit != tt.bit || !strings.Contains(detail, tt.want) {
 				t.Errorf("bit %t, %q; want %t, %q", bit, detail, tt.bit, tt.want)
 			}

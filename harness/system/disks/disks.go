@@ -147,7 +147,7 @@ func (p *powerCut) each(do func(Node) error) error {
 
 func (p *powerCut) Evidence(context.Context) (system.Evidence, error) {
 	bit, detail := p.outage.Evidence()
-	return system.Evidence{Bit: bit, Count: int64(len(p.nodes)), Detail: detail}, nil
+	return system.Evidence{Bit: bit, Count: int64(len(p.nodes)), Detail: detail, AtRisk: p.outage.AtRisk()}, nil
 }
 
 // Heal starts the nodes together. If one does not come up, the error tells whether its disks work.

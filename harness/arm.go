@@ -355,6 +355,15 @@ func (a Arm) expect() *ledger.Expect {
 	}
 }
 
+// background lists the processes that send beside the load: only whoever calls the load waits for an answer.
+func (a Arm) background() []string {
+	var names []string
+	for _, p := range a.Processes {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
 // strikes names the strikes that an arm's own workers are to suffer.
 func (a Arm) strikes() []string {
 	var names []string

@@ -196,7 +196,7 @@ func (w *wave) header(a *armRun) ledger.Header {
 		Schema: ledger.SchemaVersion, Run: w.e.cfg.RunID, Suite: w.suite.Name, System: w.suite.System.Name(), Version: w.cluster.Version(),
 		Scenario: w.scenario.Name, Arm: a.arm.Name, Role: string(a.arm.Role), Window: w.scenario.Window,
 		Seed: w.repeat.Seed, Repeat: w.repeat.Index,
-		Destinations: destinations, Tables: w.scenario.Tables, Groups: a.groups(), Chain: chain, Delay: w.scenario.Delay,
+		Destinations: destinations, Tables: w.scenario.Tables, Groups: a.groups(), Background: a.arm.background(), Chain: chain, Delay: w.scenario.Delay,
 		Workload: ledger.Workload{Keys: w.load.Keys, PayloadSize: w.load.PayloadSize},
 		Promise:  w.suite.promiseOf(a.arm), Expect: a.arm.expect(), Evidence: evidence,
 		Deadlines: map[string]time.Duration{

@@ -270,6 +270,9 @@ func (a *auditor) see(s *segment, e *ledger.Event) {
 	case ledger.Complete:
 		a.complete(s, e)
 	case ledger.Claimed:
+		if e.Sent != 0 {
+			a.stall.wait(s, e.ID(), e.Sent, e.At)
+		}
 		if e.Claim == ledger.ClaimSent && e.Stream != 0 {
 			a.claim(a.index.stream(e.Stream).flagsOf(e.Seq), e.At)
 		}
@@ -345,8 +348,9 @@ func (a *auditor) complete(s *segment, e *ledger.Event) {
 	if a.times != nil {
 		a.times.answer(e)
 	}
-	if first && e.Sent != 0 && *m&claimed == 0 {
-		a.stall.wait(e.ID(), e.Sent, e.At)
+	answered := *m&claimed != 0 || a.chained() && e.EventID != 0 && *a.facts(e)&told != 0
+	if first && e.Sent != 0 && !answered {
+		a.stall.wait(s, e.ID(), e.Sent, e.At)
 	}
 	if e.Sent != 0 {
 		a.pulse.send(e.Sent)

@@ -9,7 +9,7 @@ import (
 )
 
 func init() {
-	register(check{name: Stall, version: 1, reports: []string{Stall}, start: func(a *auditor) any {
+	register(check{name: Stall, version: 2, reports: []string{Stall}, start: func(a *auditor) any {
 		a.stall = &stallCheck{a: a}
 		return a.stall
 	}})
@@ -17,7 +17,9 @@ func init() {
 
 // stallCheck measures how long callers waited for an answer, and how long consumers held deliveries of a
 // partition without an end to the work on any; it judges both where the promise bounds them. A caller
-// waits from the send to its Complete or Claimed, or for ever; a call that died with its process is over.
+// waits from the send to its Complete or Claimed, or for ever; a call that died with its process is over. What
+// a process in the background sends has no caller, and attempts that go on behind a caller's back after it was
+// answered have none any more.
 type stallCheck struct {
 	a                  *auditor
 	hold               int64
@@ -27,11 +29,19 @@ type stallCheck struct {
 	waiter             ledger.MessageID
 }
 
-// wait takes a call that ended.
-func (c *stallCheck) wait(id ledger.MessageID, from, to int64) {
-	if to-from > c.waited {
+// wait takes a call that ended, as a worker has written it down.
+func (c *stallCheck) wait(s *segment, id ledger.MessageID, from, to int64) {
+	if to-from > c.waited && !c.inBackground(s) {
 		c.waited, c.waitedFrom, c.waiter = to-from, from, id
 	}
+}
+
+func (c *stallCheck) inBackground(s *segment) bool {
+	worker := s.Worker
+	if worker == "" {
+		worker = s.Name
+	}
+	return c.a.header.InBackground(worker)
 }
 
 func (c *stallCheck) handledNext(d *delivery) {
@@ -115,12 +125,12 @@ func (c *stallCheck) open() error {
 			to = min(to, end)
 		}
 		st := a.index.stream(e.Stream)
-		if to-e.At <= c.waited || a.header.Chain.Ordered && !st.publishes && len(st.pages) == 0 {
+		if to-e.At <= c.waited || c.inBackground(s) || a.header.Chain.Ordered && !st.publishes && len(st.pages) == 0 {
 			return
 		}
 		for seq := e.Seq; seq < e.To; seq++ {
 			if *st.flagsOf(seq)&(completed|claimed) == 0 {
-				c.wait(ledger.MessageID{Stream: e.Stream, Seq: seq}, e.At, to)
+				c.wait(s, ledger.MessageID{Stream: e.Stream, Seq: seq}, e.At, to)
 				break
 			}
 		}

@@ -87,7 +87,8 @@ const (
 	// EventID as in its Invoke.
 	Complete
 	// Claimed tells the caller something apart from, and usually before, the Complete. EventID as in the
-	// Invoke. With Stream 0 it is the application's last word on the business event EventID.
+	// Invoke. With Stream 0 it is the application's last word on the business event EventID. Sent, if not 0, is when
+	// the caller began to wait for it.
 	Claimed
 	// Stored is one record of the final read, in the order of the destination: (Stream, Seq) as the
 	// payload says, Pos, Digest of the payload read, Key as read, View.

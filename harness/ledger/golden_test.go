@@ -105,6 +105,39 @@ func TestGoldenLedgers(t *testing.T) {
 		h, events := chainSpecimen()
 		testGolden(t, filepath.Join(goldens, "v1-chain"), h, events)
 	})
+	t.Run("v1-jobs", func(t *testing.T) {
+		h, events := jobSpecimen()
+		testGolden(t, filepath.Join(goldens, "v1-jobs"), h, events)
+	})
+}
+
+// jobSpecimen has what schema 1 learned with background jobs: a ledger without it has callers alone.
+func jobSpecimen() (Header, []Event) {
+	h, _ := chainSpecimen()
+	h.Suite, h.Scenario, h.Arm = "kafka-acks", "unbounded-retry", "guarded"
+	h.Background = []string{"resender"}
+	id := EventID(1, 0)
+	return h, []Event{
+		{Kind: Invoke, Stream: 1, To: 1, EventID: id, At: 100},
+		{Kind: Claimed, Stream: 1, EventID: id, Claim: ClaimSent, Sent: 110, At: 210},
+		{Kind: Invoke, Stream: 2, To: 1, EventID: id, At: 300},
+		{Kind: Complete, Stream: 2, EventID: id, Outcome: OK, Sent: 310, At: 900, Pos: Position{Offset: 3}},
+	}
+}
+
+func TestInBackground(t *testing.T) {
+	h := Header{Background: []string{"resender", "relay-1", ""}}
+	for worker, want := range map[string]bool{
+		"resender": true, "resender-r2": true, "resender-r13": true, "relay-1": true, "relay-1-r2": true,
+		"producer-1": false, "": false, "resender-r": false, "resender-rx": false, "resender2": false, "relay-10": false, "relay": false,
+	} {
+		if got := h.InBackground(worker); got != want {
+			t.Errorf("%q in the background: %t", worker, got)
+		}
+	}
+	if (&Header{}).InBackground("producer-1") {
+		t.Error("a ledger that names no jobs has callers alone")
+	}
 }
 
 func testGolden(t *testing.T, golden string, h Header, events []Event) {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -60,8 +62,11 @@ type Header struct {
 	Tables []string `json:",omitempty"`
 	// Groups lists the consumer groups whose final positions must be known.
 	Groups []Group `json:",omitempty"`
-	Chain  Chain   `json:",omitzero"`
-	Delay  Delay   `json:",omitzero"`
+	// Background lists the processes for whose sends no caller waits: relays and jobs. Their workers are named "NAME",
+	// or "NAME-rN" when they followed another. Whoever is not listed is waited for.
+	Background []string `json:",omitempty"`
+	Chain      Chain    `json:",omitzero"`
+	Delay      Delay    `json:",omitzero"`
 }
 
 // Group is a consumer group.
@@ -138,7 +143,7 @@ type Promise struct {
 	Rules  map[string]Rule `json:",omitempty"`
 	// MaxUnavailable, if > 0, bounds the longest time without a confirm.
 	MaxUnavailable time.Duration `json:",omitempty"`
-	// MaxStall, if > 0, bounds how long a caller may wait for an answer, and how long a consumer may hold
+	// MaxStall, if > 0, bounds how long a caller may wait for an answer (the sends of Header.Background have none), and how long a consumer may hold
 	// deliveries of a partition without an end to the work on any.
 	MaxStall time.Duration `json:",omitempty"`
 	// MaxRTO, if > 0, bounds the time from the last strike to the first confirm of a send made after it.
@@ -212,6 +217,18 @@ type Evidence struct {
 
 // Tag returns the arm tag that the payloads of this arm carry.
 func (h *Header) Tag() uint32 { return Tag(h.Run, h.Suite, h.Scenario, h.Arm, h.Repeat) }
+
+// InBackground says whether a worker belongs to one of the processes of Background.
+func (h *Header) InBackground(worker string) bool {
+	return slices.ContainsFunc(h.Background, func(process string) bool {
+		rest, ok := strings.CutPrefix(worker, process)
+		if !ok || process == "" {
+			return false
+		}
+		number, ok := strings.CutPrefix(rest, "-r")
+		return rest == "" || ok && number != "" && strings.Trim(number, "0123456789") == ""
+	})
+}
 
 // EncodeHeader returns h as indented JSON, with Schema set to SchemaVersion.
 func EncodeHeader(h Header) ([]byte, error) {

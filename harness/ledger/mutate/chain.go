@@ -603,7 +603,13 @@ func stopDraining(r *rand.Rand, h *ledger.Header, js []Journal) bool {
 }
 
 func hangCaller(r *rand.Rand, h *ledger.Header, js []Journal) bool {
-	p, ok := pick(r, js, func(e *ledger.Event) bool { return isConfirmed(e) && e.Sent != 0 })
+	called := map[*ledger.Event]bool{}
+	for i := range js {
+		for j := range js[i].Events {
+			called[&js[i].Events[j]] = !h.InBackground(js[i].Segment.Worker)
+		}
+	}
+	p, ok := pick(r, js, func(e *ledger.Event) bool { return isConfirmed(e) && e.Sent != 0 && called[e] })
 	if !ok || h.Promise.MaxStall <= 0 {
 		return false
 	}

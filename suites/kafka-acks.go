@@ -20,7 +20,7 @@ func init() {
 		Scenarios: []harness.Scenario{
 			leaderIsolated(), leaderKilled(), minInSync(), uncleanElection(), twoDisksLost(),
 			responseLost(), retryReorder(), unflushedExit(),
-			swallowedError(), timeoutIsNotFailure(), allKilled(), lagTooSmall(),
+			swallowedError(), unboundedRetry(), timeoutIsNotFailure(), allKilled(), lagTooSmall(),
 		},
 	})
 }
@@ -542,6 +542,22 @@ func swallowedError() harness.Scenario {
 		Evidence: ledger.Evidence{
 			Before: seen, After: seen, Bites: []string{"refused"},
 		},
+	})
+}
+
+func unboundedRetry() harness.Scenario {
+	const limit, away = 5 * time.Second, 8 * time.Second
+	return resent(harness.Scenario{
+		Name: "unbounded-retry", Window: "W1", Cost: 35 * time.Second,
+		Summary: "the brokers refuse connections for " + away.String() + " under business load",
+		Guarded: "a caller waits for a second, a bounded number of them at once; then the record goes to the retry table and the caller on",
+		LookFor: lookFor("kafka-acks/unbounded-retry"),
+		Sources: []string{"Kafka documentation, producer configuration: max.block.ms, retries, delivery.timeout.ms", "Michael Nygard, Release It!: timeouts, bulkheads"},
+		Arms: sentBy("kafka-acks/unbounded-retry", "liveness", resentPromise(limit),
+			map[string]string{paramDeadline: "1s", paramCallers: "16"}),
+		// Here time itself is the fault.
+		Steps:    refused(plan.State{Kind: plan.Elapsed, Hold: away, Since: "refused"}),
+		Evidence: ledger.Evidence{Before: seen, After: seen, Bites: []string{"refused"}},
 	})
 }
 

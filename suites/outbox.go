@@ -11,6 +11,7 @@ import (
 	"conform/harness/ledger"
 	"conform/harness/plan"
 	"conform/harness/system"
+	"conform/harness/system/disks"
 	"conform/harness/system/postgres"
 	"conform/harness/worker"
 	"conform/suites/chain"
@@ -30,7 +31,8 @@ func outbox(b broker) harness.Suite {
 			Places: []string{"store", "outbox", "effect"},
 		},
 		Scenarios: []harness.Scenario{
-			b.crashBetween(), b.relayCrash(), b.lateCommitGap(), b.concurrentRelays(), b.commitInDoubt(), b.brokerOutage(), b.asyncCommit(),
+			b.crashBetween(), b.relayCrash(), b.lateCommitGap(), b.concurrentRelays(), b.commitInDoubt(), b.brokerOutage(),
+			b.asyncCommit(), b.asyncCommitPowerCut(),
 		},
 	}
 }
@@ -356,12 +358,25 @@ func rowsIn(ctx context.Context, e harness.Env, arms []string, n int64, query st
 }
 
 func (b broker) asyncCommit() harness.Scenario {
-	// What is committed asynchronously stays in shared memory for as long as PostgreSQL allows. The guarded arm has the same,
-	// and a server of its own: every synchronous commit would flush the others' WAL too.
+	// What is committed asynchronously stays in shared memory for as long as PostgreSQL allows.
+	s := b.commitsLost(map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}, plan.Exposure{Fault: "node-killed", Target: "database"})
+	s.Name = "async-commit"
+	s.Summary = "PostgreSQL is killed by SIGKILL while orders are placed, and restarted; its WAL writer sleeps for as long as it may"
+	return s
+}
+
+func (b broker) asyncCommitPowerCut() harness.Scenario {
+	s := b.commitsLost(map[string]string{disks.Setting: "512", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}, plan.Exposure{Fault: "power-cut", Target: "database"})
+	s.Name = "async-commit-power-cut"
+	s.Summary = "PostgreSQL's machine loses power while orders are placed, and is started again"
+	return s
+}
+
+// commitsLost ends the database by a fault while some of its commits are not on the disk.
+func (b broker) commitsLost(settings map[string]string, fault plan.Exposure) harness.Scenario {
+	// The guarded arm has a server of its own: every synchronous commit would flush the others' WAL too.
 	server := func(commit string) map[string]map[string]string {
-		return map[string]map[string]string{postgres.Name: {
-			"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "synchronous_commit": commit, "autovacuum": "off",
-		}}
+		return map[string]map[string]string{postgres.Name: with(settings, "synchronous_commit", commit, "autovacuum", "off")}
 	}
 	arm := func(name, commit string, role harness.Role) harness.Arm {
 		return harness.Arm{
@@ -373,8 +388,7 @@ func (b broker) asyncCommit() harness.Scenario {
 	off.Break = &harness.Break{Knob: "synchronous_commit=off", Place: "store", Anomaly: "lost", Attribution: "broker", Also: []string{"published-uncommitted", "phantom-effect"}}
 	const unflushed = 1 << 15
 	return chained(harness.Scenario{
-		Name: "async-commit", Window: "W3", Cost: 70 * time.Second,
-		Summary: "PostgreSQL is killed by SIGKILL while orders are placed, and restarted; its WAL writer sleeps for as long as it may",
+		Window: "W3", Cost: 70 * time.Second,
 		Guarded: "synchronous_commit=on: COMMIT is answered when its WAL is on the disk",
 		LookFor: "SHOW synchronous_commit, also per role, database and session (pg_db_role_setting); pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn() is what a crash would cost",
 		Sources: []string{"PostgreSQL documentation, asynchronous commit: a crash may lose the last transactions, for up to three times wal_writer_delay"},
@@ -399,7 +413,7 @@ func (b broker) asyncCommit() harness.Scenario {
 				Name: "killed", Until: []plan.State{
 					{Kind: plan.Ordered, N: seen, Since: "loaded"}, {Kind: plan.Custom, Name: "committed WAL is not flushed"},
 				},
-				Inject: &plan.Exposure{Fault: "node-killed", Target: "database"},
+				Inject: &fault,
 			},
 			{Name: "restarted", Heal: "killed"},
 			handledMore("restarted"),

@@ -76,7 +76,8 @@ type batch struct {
 	s          *Service
 	sub        Subscriber
 	deliveries []Delivery
-	settled    int // how many of them
+	settled    int          // how many of them
+	alone      map[int]bool // those that are settled or given back apart
 	err        error
 }
 
@@ -139,7 +140,12 @@ func (b *batch) settle(ctx context.Context, i int) {
 
 // release gives back what is not settled.
 func (b *batch) release(ctx context.Context) {
-	rest := b.deliveries[b.settled:]
+	var rest []Delivery
+	for i := b.settled; i < len(b.deliveries); i++ {
+		if !b.alone[i] {
+			rest = append(rest, b.deliveries[i])
+		}
+	}
 	if len(rest) == 0 {
 		return
 	}

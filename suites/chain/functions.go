@@ -72,6 +72,14 @@ var functions = map[string]any{
 	"ConsumeAndGoOn":     Loop(ConsumeAndGoOn),
 	"ConsumeParking":     Loop(ConsumeParking),
 
+	"ConsumeInParallel":     Loop(ConsumeInParallel),
+	"ConsumeInParallelUpTo": Loop(ConsumeInParallelUpTo),
+	"ConsumeCounting":       Loop(ConsumeCounting),
+	"ConsumeReturning":      Loop(ConsumeReturning),
+
+	"SettleHere":     Settler(SettleHere),
+	"SettleAnywhere": Settler(SettleAnywhere),
+
 	"Charge":           Charger(Charge),
 	"ChargeWithoutKey": Charger(ChargeWithoutKey),
 	"ChargeOrFail":     Charger(ChargeOrFail),

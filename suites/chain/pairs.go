@@ -96,6 +96,21 @@ func Pairs() []Pair {
 			LookFor: "errors in the consumer's log whose event ids are neither in the inbox nor among the dead letters, while the lag is 0",
 		},
 		{
+			Name: "rabbitmq-acks/multiple-flag", Guarded: "ConsumeInParallel", Unsafe: "ConsumeInParallelUpTo",
+			Anomaly: "missing-effect/settled-early",
+			LookFor: "acks with multiple=true in consumers that work in parallel; after a crash, event ids that are in no inbox and in no queue",
+		},
+		{
+			Name: "rabbitmq-acks/stale-tag", Guarded: "SettleHere", Unsafe: "SettleAnywhere",
+			Anomaly: "missing-effect/settled-early",
+			LookFor: "channels closed with PRECONDITION_FAILED - unknown delivery tag after a reconnect: where the tag was known, another delivery was settled in silence",
+		},
+		{
+			Name: "rabbitmq-acks/nack-loop", Guarded: "ConsumeCounting", Unsafe: "ConsumeReturning",
+			Anomaly: "stall",
+			LookFor: "rabbitmq_global_messages_redelivered_total that grows while nothing is acknowledged; one event id in the log of failures again and again",
+		},
+		{
 			Name: "inbox/redelivery/check-then-write", Guarded: "ApplyOnce", Unsafe: "ApplyUnlessSeen",
 			Anomaly: "duplicate-effect",
 			LookFor: "an inbox without a unique index; events with several effects",

@@ -126,6 +126,15 @@ CREATE TABLE retry_queue (
 );
 CREATE INDEX retry_queue_due ON retry_queue (next_at);
 
+-- How often an event has failed so far, where the broker does not count.
+CREATE TABLE failure (
+	consumer        text NOT NULL,
+	event_id        bigint NOT NULL,
+	attempts        integer NOT NULL,
+	first_failed_at timestamptz NOT NULL,
+	PRIMARY KEY (consumer, event_id)
+);
+
 -- Events that were given up, with all that a person needs to decide. The digest is part of the key because two payloads
 -- under one event id are two letters.
 CREATE TABLE dead_letter (

@@ -1,0 +1,193 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+)
+
+// The patterns of this file are about brokers with queues, where each delivery is settled for itself.
+
+// ConsumeInParallel fetches one batch and works on all of its deliveries at once. Each is settled when its work has ended,
+// in whatever order that is.
+func ConsumeInParallel(ctx context.Context, s *Service, sub Subscriber, handle Handler) error {
+	b := s.fetch(ctx, sub)
+	defer b.release(ctx)
+	for i := range b.handleAll(ctx, handle) {
+		b.settleOne(ctx, i) // safe: this delivery and no other
+	}
+	return b.err
+}
+
+// ConsumeInParallelUpTo is ConsumeInParallel, but settles with AMQP's multiple flag.
+func ConsumeInParallelUpTo(ctx context.Context, s *Service, sub Subscriber, handle Handler) error {
+	b := s.fetch(ctx, sub)
+	defer b.release(ctx)
+	for i := range b.handleAll(ctx, handle) {
+		b.settleUpTo(ctx, i) // unsafe: all that came before it are settled too, and the work on them has not ended
+	}
+	return b.err
+}
+
+// ConsumeCounting fetches one batch and gives each delivery that fails back to the queue, until it has failed too often:
+// then it is kept as a dead letter. The others are not held up by it.
+func ConsumeCounting(ctx context.Context, s *Service, sub Subscriber, handle Handler) error {
+	b := s.fetch(ctx, sub)
+	defer b.release(ctx)
+	for i := range b.deliveries {
+		failed := b.handle(ctx, i, handle)
+		back := b.countAndPark(ctx, i, failed) // safe: the attempts are counted where a crash does not lose them, and come to an end
+		b.settleUnless(ctx, i, back)
+	}
+	return b.err
+}
+
+// ConsumeReturning is ConsumeCounting without the counting: that is left to the broker.
+func ConsumeReturning(ctx context.Context, s *Service, sub Subscriber, handle Handler) error {
+	b := s.fetch(ctx, sub)
+	defer b.release(ctx)
+	for i := range b.deliveries {
+		failed := b.handle(ctx, i, handle)
+		back := failed != nil // unsafe: what can never succeed comes back for as long as the broker does not count
+		b.settleUnless(ctx, i, back)
+	}
+	return b.err
+}
+
+// Channel is what a delivery was received on. Delivery tags number the deliveries of one channel, from 1.
+type Channel interface {
+	// Holds says whether d came on the channel that is open now.
+	Holds(d Delivery) bool
+	// Ack settles the delivery that has d's tag on the channel that is open now.
+	Ack(ctx context.Context, d Delivery) error
+}
+
+// ErrGone says that the channel of a delivery is closed. The broker delivers it again.
+var ErrGone = errors.New("the delivery's channel is closed")
+
+// A Settler settles a delivery whose work may have lasted longer than its channel.
+type Settler func(ctx context.Context, ch Channel, d Delivery) error
+
+// SettleHere settles a delivery on its own channel, or not at all.
+func SettleHere(ctx context.Context, ch Channel, d Delivery) error {
+	there := ch.Holds(d) // safe: on another channel its tag is another delivery's
+	if !there {
+		return ErrGone
+	}
+	return ch.Ack(ctx, d)
+}
+
+// SettleAnywhere is SettleHere, but takes the tag for the delivery's identity.
+func SettleAnywhere(ctx context.Context, ch Channel, d Delivery) error {
+	there := true // unsafe: after a reconnect the tag is that of a delivery whose work has not ended
+	if !there {
+		return ErrGone
+	}
+	return ch.Ack(ctx, d)
+}
+
+// UpTo is a Subscriber of a broker that can settle many deliveries by one word.
+type UpTo interface {
+	// SettleUpTo settles d and all that came before it on its channel.
+	SettleUpTo(ctx context.Context, d Delivery) error
+}
+
+// handleAll works on all deliveries at once and returns those whose work has ended well, as it does.
+func (b *batch) handleAll(ctx context.Context, handle Handler) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		type end struct {
+			i   int
+			err error
+		}
+		ends := make(chan end, len(b.deliveries))
+		for i, d := range b.deliveries {
+			go func() {
+				err := b.s.at(ctx, AfterFetch, d.Event)
+				if err == nil {
+					_, err = handle(ctx, b.s, d.Event)
+				}
+				ends <- end{i, err}
+			}()
+		}
+		goOn := true
+		for range b.deliveries {
+			e := <-ends
+			if e.err != nil {
+				b.s.log().WarnContext(ctx, "event failed", "event", b.deliveries[e.i].Event.ID, "error", Redact(e.err))
+				continue
+			}
+			goOn = goOn && yield(e.i)
+		}
+	}
+}
+
+// settleOne settles one delivery of a queue.
+func (b *batch) settleOne(ctx context.Context, i int) {
+	b.settleBy(ctx, i, b.sub.Settle)
+}
+
+func (b *batch) settleUpTo(ctx context.Context, i int) {
+	b.settleBy(ctx, i, b.sub.(UpTo).SettleUpTo)
+	for before := range i {
+		b.done(before)
+	}
+}
+
+func (b *batch) settleBy(ctx context.Context, i int, settle func(context.Context, Delivery) error) {
+	b.at(ctx, BeforeSettle, i)
+	if b.err != nil {
+		return
+	}
+	if err := settle(ctx, b.deliveries[i]); err != nil {
+		b.err = fmt.Errorf("settle: %w", err)
+		return
+	}
+	b.done(i)
+	b.at(ctx, AfterSettle, i)
+}
+
+// done notes that a delivery is no longer ours.
+func (b *batch) done(i int) {
+	if b.alone == nil {
+		b.alone = map[int]bool{}
+	}
+	b.alone[i] = true
+}
+
+// settleUnless settles a delivery, or gives it back.
+func (b *batch) settleUnless(ctx context.Context, i int, back bool) {
+	if !back {
+		b.settleOne(ctx, i)
+		return
+	}
+	if b.err != nil {
+		return
+	}
+	if err := b.sub.Release(ctx, b.deliveries[i:i+1]); err != nil {
+		b.err = fmt.Errorf("give back: %w", err)
+	}
+	b.done(i)
+}
+
+// countAndPark counts a failure, and keeps the event as a dead letter after the last one. It says whether the event is to
+// be tried again.
+func (b *batch) countAndPark(ctx context.Context, i int, failed error) (back bool) {
+	if b.err != nil || failed == nil {
+		return false
+	}
+	ev := b.deliveries[i].Event
+	f := Failure{}.and(failed)
+	b.err = b.s.DB.QueryRow(ctx, `INSERT INTO failure AS f (consumer, event_id, attempts, first_failed_at) VALUES ($1, $2, 1, $3)
+		ON CONFLICT (consumer, event_id) DO UPDATE SET attempts = f.attempts + 1 RETURNING attempts, first_failed_at`,
+		b.s.Name, int64(ev.ID), f.First).Scan(&f.Attempts, &f.First)
+	if b.err != nil {
+		b.err = fmt.Errorf("count failure: %w", b.err)
+		return true
+	}
+	if f.Attempts < b.s.tries() {
+		return true
+	}
+	b.err = b.s.deadLetter(ctx, ev, f)
+	return b.err != nil
+}

@@ -15,7 +15,15 @@ type chainTeller struct {
 	facts   facts
 	effects map[string]int // table -> how often applied
 	held    []held
+	handed  []handed
 	workers []string // that had to do with it
+}
+
+// handed is a line that tells of a delivery.
+type handed struct {
+	group string
+	at    int64
+	line  int
 }
 
 // held is a delivery until it is settled.
@@ -161,12 +169,9 @@ func (t *teller) seeChain(s *segment, e *ledger.Event) bool {
 		t.own(e.At)
 		t.met(s)
 		c.facts |= delivered
-		again := ""
-		if len(c.held) > 0 {
-			again = " again"
-		}
 		c.held = append(c.held, held{s: s, pos: e.Pos})
-		t.line(e.At, "delivered", "delivered%s to %s, from %s%s", again, s.title(), place(e.Pos), attempt(e.Attempt))
+		c.handed = append(c.handed, handed{group: s.Group, at: e.At, line: len(t.lines)})
+		t.line(e.At, "delivered", "delivered to %s, from %s%s", s.title(), place(e.Pos), attempt(e.Attempt))
 	case ledger.Handled:
 		t.handled(s, e)
 	case ledger.Settled:
@@ -270,6 +275,22 @@ func (t *teller) killed() {
 			if h.s.Worker == w.Text && !h.done && !h.over && !h.fail && c.facts&settledAway != 0 {
 				c.facts |= settledEarly
 			}
+		}
+	}
+}
+
+// redelivered marks the deliveries that are not the first to their group: events come in the order of segments, not of time.
+func (t *teller) redelivered() {
+	first := map[string]handed{}
+	for _, h := range t.chain.handed {
+		if f, there := first[h.group]; !there || h.at < f.at {
+			first[h.group] = h
+		}
+	}
+	for _, h := range t.chain.handed {
+		if h.line != first[h.group].line {
+			l := &t.lines[h.line]
+			l.Text = strings.Replace(l.Text, "delivered ", "delivered again ", 1)
 		}
 	}
 }

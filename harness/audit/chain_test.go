@@ -274,6 +274,7 @@ func TestStoriesOfChains(t *testing.T) {
 		{"rolled back", chain{orders: "fail ok", publish: "0 1", consume: "a+ a<0 a=0 a<1 a=1 a>2", effects: "0 1", end: 2}, identity(orderID(0)), []string{"phantom-effect", "rolled back"}},
 		{"in doubt", chain{orders: "ok info", publish: "0", consume: "a+ a<0 a=0 a>1", effects: "0", end: 1}, identity(orderID(1)), []string{"not committed", "not answered"}},
 		{"asked for twice", chain{orders: "ok ok ok", resent: "2>0", publish: "0 1 2", consume: "a+ a<0 a=0 a<1 a=1 a<2 a=2 a>3", effects: "0 1 2", end: 3}, identity(orderID(0)), []string{"order 1/0: duplicate-effect", "as event 1/2: orders-1 asked for the business act of event 1/0 again", "as event 1/2: delivered again to consumer-a"}},
+		{"first to the one whose segment is read last", chain{orders: two, publish: "0 1", consume: "b+ b<0 b=0f b. a+ a<0 a=0d a<1 a=1 a>2", effects: "0 1", end: 2}, identity(orderID(0)), []string{"delivered to consumer-b", "delivered again to consumer-a"}},
 		{"dead letter", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0p a<1 a=1 a>2", effects: "1", letters: "0", end: 2}, identity(orderID(0)), []string{"dead-lettered", "parked"}},
 	}
 	for _, test := range tests {

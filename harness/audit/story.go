@@ -378,6 +378,7 @@ func (t *teller) seeOccupant(e *ledger.Event) {
 func (t *teller) story() Story {
 	s := Story{ID: t.id}
 	if t.chain != nil {
+		t.redelivered()
 		t.killed()
 	}
 	if len(t.lines) == 0 {

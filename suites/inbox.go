@@ -38,7 +38,7 @@ var inboxPromise = ledger.Promise{
 
 // delivered fills in what all scenarios have whose events begin at a producer.
 func delivered(s harness.Scenario) harness.Scenario {
-	s.Load.Rate, s.Load.Keys, s.Load.Partitions, s.Load.Tail = chainLoad.Rate, chainLoad.Keys, chainLoad.Partitions, chainLoad.Tail
+	s.Load.Rate, s.Load.Keys, s.Load.Partitions, s.Load.Tail = min(chainLoad.Rate, chainRate/len(s.Arms)), chainLoad.Keys, chainLoad.Partitions, chainLoad.Tail
 	s.Setup, s.Drained = makeTables, chainDrained
 	if s.Tables == nil {
 		s.Snapshot = snapshotTables(tableNotifications, tableReceipts, ledger.TableInbox, ledger.TableDeadLetter)

@@ -40,12 +40,15 @@ func outbox(b broker) harness.Suite {
 // The load of chains that begin in a database. What counts is the window.
 var chainLoad = harness.Load{Rate: 150, Keys: 32, Partitions: 1, Tail: 500 * time.Millisecond}
 
+// chainRate bounds the rate of all arms of a scenario together: what they do not keep up with has to be waited for.
+const chainRate = 300
+
 // seen is how many orders each arm must have handled before and after a fault.
 const seen = 60
 
 // chained fills in what all scenarios have whose orders begin in a database.
 func chained(s harness.Scenario) harness.Scenario {
-	s.Load.Rate, s.Load.Keys, s.Load.Partitions, s.Load.Tail = chainLoad.Rate, chainLoad.Keys, chainLoad.Partitions, chainLoad.Tail
+	s.Load.Rate, s.Load.Keys, s.Load.Partitions, s.Load.Tail = min(chainLoad.Rate, chainRate/len(s.Arms)), chainLoad.Keys, chainLoad.Partitions, chainLoad.Tail
 	s.Setup, s.Drained = makeTables, chainDrained
 	s.Snapshot = snapshotTables(tableOrders, ledger.TableOutbox, tableNotifications, ledger.TableDeadLetter)
 	s.Tables = []string{tableOrders, ledger.TableOutbox, tableNotifications, ledger.TableDeadLetter}

@@ -131,6 +131,7 @@ type consuming struct {
 	owned    map[int32]bool
 	released []system.Delivery
 	settled  map[int32]system.Delivery    // to be committed, the last one of each partition
+	acks     []system.Delivery            // to be settled, where each delivery is for itself
 	batch    map[uint64][]system.Delivery // by event id, in the order they came
 	current  system.Delivery              // the one that is handled
 	renaming chain.Event                  // what it stands for, for ids that are called new
@@ -294,6 +295,7 @@ func openDatabase(ctx context.Context, c worker.Config) (*pgxpool.Pool, error) {
 	}
 	config.MaxConns = 8
 	config.ConnConfig.RuntimeParams["search_path"] = c.Schema
+	config.ConnConfig.Tracer = waits{}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -471,9 +473,12 @@ func (c *consuming) Fetch(ctx context.Context) ([]chain.Delivery, error) {
 	return events, err
 }
 
-// ours returns the deliveries of partitions that are still owned.
+// ours returns the deliveries of partitions that are still owned, or of channels that are still open: others come again.
 func (c *consuming) ours(ds []system.Delivery) []system.Delivery {
-	return slices.DeleteFunc(slices.Clone(ds), func(d system.Delivery) bool { return c.member != nil && !c.owned[d.Partition] })
+	channel, _ := c.client.(interface{ Holds(d system.Delivery) bool })
+	return slices.DeleteFunc(slices.Clone(ds), func(d system.Delivery) bool {
+		return c.member != nil && !c.owned[d.Partition] || channel != nil && !channel.Holds(d)
+	})
 }
 
 // handle does the work on one delivery and records how that ended. A revocation waits for it.
@@ -487,6 +492,7 @@ func (c *consuming) handle(ctx context.Context, s *chain.Service, ev chain.Event
 		return "", errNotOurs
 	}
 	c.handled++
+	ctx, _ = timed(ctx)
 	var result chain.Result
 	var err error
 	if c.handled == c.failNth {
@@ -507,7 +513,7 @@ func (c *consuming) handle(ctx context.Context, s *chain.Service, ev chain.Event
 		return result, err
 	}
 	e := c.event(ledger.Handled, d)
-	e.Text, e.Outcome = string(result), ledger.OK
+	e.Text, e.Outcome, e.N = string(result), ledger.OK, waited(ctx)
 	if err != nil {
 		e.Text, e.Outcome, e.Detail = "retried", ledger.Failed, chain.Redact(err)
 		if errors.Is(err, chain.ErrInDoubt) {
@@ -526,7 +532,7 @@ const strikeFailure = "failed-record"
 func (c *consuming) at(ctx context.Context, point string, ev chain.Event) error {
 	if point == chain.AfterBusinessCommit {
 		e := c.event(ledger.Handled, c.current)
-		e.Text, e.Outcome = string(chain.Applied), ledger.OK
+		e.Text, e.Outcome, e.N = string(chain.Applied), ledger.OK, waited(ctx)
 		if err := c.s.RecordNow(e); err != nil {
 			return err
 		}
@@ -549,7 +555,11 @@ func (c *consuming) Settle(ctx context.Context, d chain.Delivery) error {
 	case c.member != nil && !c.owned[delivery.Partition]:
 		return errNotOurs
 	}
-	c.settled[delivery.Partition] = delivery
+	if c.member == nil {
+		c.acks = append(c.acks, delivery)
+	} else {
+		c.settled[delivery.Partition] = delivery
+	}
 	if c.commit != "each" {
 		return nil
 	}
@@ -577,7 +587,8 @@ func (c *consuming) commitSettled(ctx context.Context) {
 
 // commitLocked commits what is settled of the partitions; nil = of all.
 func (c *consuming) commitLocked(ctx context.Context, partitions []int32) error {
-	var ds []system.Delivery
+	ds := c.acks
+	c.acks = nil
 	for p, d := range c.settled {
 		if partitions == nil || slices.Contains(partitions, p) {
 			ds = append(ds, d)
@@ -594,17 +605,22 @@ func (c *consuming) commitLocked(ctx context.Context, partitions []int32) error 
 	return c.record(c.member.Commit(ctx, ds), sent)
 }
 
-// settleEach settles deliveries of a system without positions.
+// settleEach settles deliveries of a system without groups. Where no settle is confirmed, each stays in doubt.
 func (c *consuming) settleEach(ctx context.Context, ds []system.Delivery, sent int64) error {
+	u, ok := c.client.(system.Unconfirmed)
+	unconfirmed := ok && u.SettlesUnconfirmed()
 	err := c.client.Settle(ctx, ds)
 	for _, d := range ds {
 		e := c.event(ledger.Settled, d)
 		e.Text, e.Sent = "ack", sent
-		if err == nil {
-			e.Outcome = ledger.OK
-			c.s.Count(worker.Counts{Settled: 1})
-		} else {
+		switch {
+		case err != nil:
 			e.Detail = err.Error()
+		case !unconfirmed:
+			e.Outcome = ledger.OK
+			fallthrough
+		default:
+			c.s.Count(worker.Counts{Settled: 1})
 		}
 		c.s.Record(e)
 	}

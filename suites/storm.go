@@ -114,9 +114,10 @@ func (c *storm) attempt(ctx context.Context, d system.Delivery) error {
 	e := c.event(ledger.Handled, d)
 	ev := chain.Event{ID: ledger.EventOf(e.ID(), e.EventID), Key: e.Key, Amount: 1, Body: []byte{}}
 	ev.Version = ledger.VersionOf(ev.ID)
+	ctx, sum := timed(ctx)
 	for n := 1; ctx.Err() == nil; n++ {
 		err := c.once(ctx, ev, n)
-		e.At, e.Attempt = worker.Now(), uint32(n)
+		e.At, e.Attempt, e.N = worker.Now(), uint32(n), sum.Load()
 		if err == nil {
 			e.Outcome, e.Text, e.Detail = ledger.OK, string(chain.Applied), ""
 			c.s.Count(worker.Counts{Handled: 1})

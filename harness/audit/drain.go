@@ -40,8 +40,15 @@ type drainCheck struct {
 	a       *auditor
 	since   int64
 	parts   map[partitionKey]*drainPartition
+	work    []drainWork
 	missing []string // why it is not known
 	words   []string
+}
+
+// drainWork is the work on one message: when it ended, how long it waited for the database, and in which attempt.
+type drainWork struct {
+	at, waited int64
+	attempt    uint32
 }
 
 // drainPartition has the times, in order, of what came in, of what was fetched and of what was handled.
@@ -50,7 +57,7 @@ type drainPartition struct {
 }
 
 func (c *drainCheck) conclude() error {
-	c.since, c.parts = 0, map[partitionKey]*drainPartition{}
+	c.since, c.parts, c.work = 0, map[partitionKey]*drainPartition{}, nil
 	type seen struct{ fetched, done bool }
 	known := map[ledger.MessageID]seen{}
 	_, err := scan(c.a.open, func(_ *segment, e *ledger.Event) {
@@ -72,6 +79,7 @@ func (c *drainCheck) conclude() error {
 			if k := known[e.ID()]; !k.done {
 				known[e.ID()] = seen{k.fetched, true}
 				c.part(e.Pos).out = append(c.part(e.Pos).out, e.At)
+				c.work = append(c.work, drainWork{e.At, e.N, e.Attempt})
 			}
 		}
 	}, ledger.Step, ledger.Complete, ledger.Received, ledger.Handled)
@@ -116,7 +124,7 @@ func (c *drainCheck) judge() {
 			off = append(off, math.Abs(m.off()))
 		}
 	}
-	c.words = append(c.words, c.series(until))
+	c.words = append(c.words, c.series(until), c.database())
 	if len(keys) == 0 {
 		c.missing = append(c.missing, "nothing was sent")
 	}
@@ -162,6 +170,25 @@ func (c *drainCheck) series(until int64) string {
 		fmt.Fprintf(&b, ", after %s %d in the broker, %d fetched, the oldest %s old", short(at-c.since), max(0, stored), fetched, short(int64(oldest)))
 	}
 	return b.String()
+}
+
+// database says how long the work since the consumers' return has waited for the database, and how often it was tried again.
+func (c *drainCheck) database() string {
+	var waits []int64
+	sum, retries := int64(0), 0
+	for _, w := range c.work {
+		if w.at < c.since {
+			continue
+		}
+		waits = append(waits, w.waited)
+		sum += w.waited
+		retries += max(0, int(w.attempt)-1)
+	}
+	if len(waits) == 0 {
+		return "nothing was handled"
+	}
+	slices.Sort(waits)
+	return fmt.Sprintf("waiting for the database %s at the median, %s at most, %s in all; %d retries", short(waits[len(waits)/2]), short(waits[len(waits)-1]), short(sum), retries)
 }
 
 func upTo(times []int64, at int64) int {

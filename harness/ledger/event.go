@@ -156,7 +156,7 @@ const (
 	// and Pos of the delivery; Outcome OK = its business transaction is committed, Failed = rolled back or failed,
 	// InDoubt = not known. Text, of which counts what stands before a colon, is "applied", "skipped: duplicate",
 	// "skipped: ..." with another reason, "parked", "dead-lettered", "quarantined" (all three given up, to be
-	// found among the dead letters) or "retried"; Detail = the error.
+	// found among the dead letters) or "retried"; Detail = the error; N = how many ns of it were a wait for the database.
 	Handled
 	// SnapshotEnd closes the final read of the table Text: N = its number of rows, each of which is an
 	// Effect of that Text (or of "Text/..."), an OutboxRow for TableOutbox, an InboxRow for TableInbox.

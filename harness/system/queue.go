@@ -30,3 +30,15 @@ type Attendant interface {
 	// is left. Proof: what has become of each destination.
 	Leave(ctx context.Context, destinations []string) (Injection, error)
 }
+
+// Unconfirmed is a Consumer that may belong to a protocol without answers to settles.
+type Unconfirmed interface {
+	// SettlesUnconfirmed says that Settle returns once a settle is written: whether the broker took it is in doubt.
+	SettlesUnconfirmed() bool
+}
+
+// GroupBacklogs is a Cluster whose groups have queues instead of positions.
+type GroupBacklogs interface {
+	// GroupBacklog says how many messages of a destination wait for a group, delivered or not. 0 is certain.
+	GroupBacklog(ctx context.Context, destination, group string) (int64, error)
+}

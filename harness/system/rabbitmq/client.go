@@ -56,6 +56,7 @@ func ConsumerSettings() map[string]string {
 		"connect":      "leader (the node that leads the queue, by the management interface) or any (in turn); default leader",
 		"max.poll":     "deliveries of one poll; default 500",
 		"heartbeat.s":  "seconds between heartbeats; default 10",
+		"queue":        "own (the destination's) or group (the one of the consumer's group, see the setting groups of destinations); default own",
 		"argument.x-*": "an argument of the subscription, e.g. argument.x-consumer-timeout",
 	}
 }

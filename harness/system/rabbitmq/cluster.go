@@ -18,6 +18,7 @@ import (
 
 	"conform/harness/internal/container"
 	"conform/harness/system"
+	"conform/harness/system/disks"
 )
 
 var _ system.Cluster = (*Cluster)(nil)
@@ -34,16 +35,18 @@ type Cluster struct {
 	network  *container.Network
 	nodes    []*Node
 	startup  time.Duration
+	rack     *disks.Rack // nil = ordinary volumes
 
 	wg sync.WaitGroup // requests that are still under way
 
-	mu       sync.Mutex
-	made     map[string]destination
-	held     map[string]io.Closer       // connections of attending consumers
-	dropsAt  map[string]map[*Node]drops // what the nodes had dropped when a destination was made
-	absences map[string][]absence
-	limits   map[string]map[string]string // that a policy has set, ever
-	active   map[any]string               // isolations, alarms and limits that are in force, in words
+	mu         sync.Mutex
+	made       map[string]destination
+	held       map[string]io.Closer       // connections of attending consumers
+	dropsAt    map[string]map[*Node]drops // what the nodes had dropped when a destination was made
+	absences   map[string][]absence
+	limits     map[string]map[string]string // that a policy has set, ever
+	emptySince map[string]time.Time         // queues of groups that look empty
+	active     map[any]string               // isolations, alarms and limits that are in force, in words
 }
 
 // System returns "rabbitmq".
@@ -119,7 +122,7 @@ func (c *Cluster) DSN(_ string, direct bool) string {
 }
 
 // Settings returns the node settings that differ from RabbitMQ's defaults (topology excluded).
-func (c *Cluster) Settings() map[string]string { return maps.Clone(c.config.settings) }
+func (c *Cluster) Settings() map[string]string { return c.config.all() }
 
 // Timing returns the settings that were lowered to keep runs short.
 func (c *Cluster) Timing() map[string]string { return maps.Clone(c.config.timing) }
@@ -225,7 +228,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 	if c.network != nil {
 		rest = append(rest, func() error { return c.network.Remove(ctx) })
 	}
-	err := errors.Join(closeAll(brokers...), closeAll(pods...), closeAll(rest...))
+	err := errors.Join(closeAll(brokers...), closeAll(pods...), closeAll(rest...), c.rack.Remove(ctx))
 	c.letGo() // their servers are gone: nothing can hang
 	c.wg.Wait()
 	if err != nil {

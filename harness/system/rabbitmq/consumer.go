@@ -32,7 +32,7 @@ const (
 	Reject        Return = "reject" // to the dead-letter exchange, if there is one
 )
 
-// OpenConsumer opens a consumer of c.Destination's queue; Group has no meaning. Unknown settings are ErrUsage. It does not
+// OpenConsumer opens a consumer of c.Destination's queue, or of the queue of its Group. Unknown settings are ErrUsage. It does not
 // wait for a connection.
 func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Consumer, error) {
 	plain := map[string]string{}
@@ -46,6 +46,9 @@ func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Co
 	}
 	documented := ConsumerSettings()
 	s := newSettings("client setting", plain, documented)
+	if s.choice("queue", "own", "own", "group") == "group" {
+		c.Destination = c.Group
+	}
 	k := &consumer{
 		queue: c.Destination, arguments: arguments,
 		auto:     s.choice("ack", "manual", "manual", "auto") == "auto",
@@ -85,6 +88,7 @@ type consumer struct {
 type subscription struct {
 	conn     *connection
 	ch       *amqp.Channel
+	tag      string // of the consumer, on its channel
 	canceled chan string
 	closed   chan *amqp.Error
 
@@ -208,7 +212,7 @@ func (k *consumer) subscribe(ctx context.Context) (*subscription, error) {
 	if err != nil {
 		return nil, err
 	}
-	sub := &subscription{conn: conn, arrived: make(chan struct{}, 1)}
+	sub := &subscription{conn: conn, tag: "conform", arrived: make(chan struct{}, 1)}
 	var deliveries <-chan amqp.Delivery
 	defer conn.within(ctx, clientDial)()
 	err = func() (err error) {
@@ -220,7 +224,7 @@ func (k *consumer) subscribe(ctx context.Context) (*subscription, error) {
 		if err = sub.ch.Qos(k.prefetch, 0, false); err != nil {
 			return err
 		}
-		deliveries, err = sub.ch.Consume(k.queue, "", k.auto, false, false, false, k.arguments)
+		deliveries, err = sub.ch.Consume(k.queue, sub.tag, k.auto, false, false, false, k.arguments)
 		return err
 	}()
 	if err != nil {
@@ -311,8 +315,13 @@ func (k *consumer) each(ds []system.Delivery, do func(handle) error) error {
 	return nil
 }
 
-// Close ends the subscription in order. What was not settled comes again, and so may what was settled a moment before: a
-// quorum queue takes acks when it likes, and those that it has not when the connection is closed are lost.
+// SettlesUnconfirmed is true: basic.ack has no answer.
+func (k *consumer) SettlesUnconfirmed() bool { return true }
+
+// Close ends the subscription in order: it cancels the consumer and waits for the node's word, and closes the connection
+// then. What was not settled comes again. What was, does not if Close returns nil: a channel keeps acks back that a quorum
+// queue has no room for (32 commands under way) and forgets them when it is closed, but hands them over before it asks the
+// queue to cancel, whose answer the queue gives when it has applied all that came before.
 func (k *consumer) Close(ctx context.Context) error {
 	k.mu.Lock()
 	sub, old := k.sub, k.old
@@ -320,19 +329,26 @@ func (k *consumer) Close(ctx context.Context) error {
 	k.mu.Unlock()
 	defer k.wg.Wait()
 	for _, s := range old {
-		s.conn.abort()
+		stop := s.conn.within(ctx, clientDial)
+		_ = s.conn.Close() // the node has ended the subscription: nothing of it is promised
+		stop()
 	}
 	if sub == nil {
 		return nil
 	}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Now().Add(clientDial)
-	}
-	err := sub.conn.CloseDeadline(deadline)
+	err := sub.end(ctx)
 	sub.conn.abort()
 	if err != nil && !errors.Is(err, amqp.ErrClosed) {
 		return fmt.Errorf("close consumer: %w", err)
 	}
 	return nil
+}
+
+// end cancels the consumer and closes the connection.
+func (s *subscription) end(ctx context.Context) error {
+	defer s.conn.within(ctx, clientDial)()
+	if err := s.ch.Cancel(s.tag, false); err != nil {
+		return err
+	}
+	return s.conn.Close()
 }

@@ -166,6 +166,9 @@ func (c *Cluster) kind(queue string) string {
 		case d.target():
 			return d.deadLetter
 		}
+		if slices.Contains(d.groupQueues(), queue) {
+			return d.kind
+		}
 	}
 	return ""
 }

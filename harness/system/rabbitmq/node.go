@@ -21,6 +21,7 @@ var (
 	_ system.Pauser       = (*Cluster)(nil)
 	_ system.Diskful      = (*Cluster)(nil)
 	_ system.LogCollector = (*Cluster)(nil)
+	_ system.Incarnated   = (*Cluster)(nil)
 )
 
 // stopGrace is what a graceful stop may take before it is none any more.
@@ -65,6 +66,16 @@ func (n *Node) running(ctx context.Context) (container.State, error) {
 		return s, fmt.Errorf("%s is down (exit code %d)", n.name, s.ExitCode)
 	}
 	return s, nil
+}
+
+// Incarnation tells by pid and time of its start which process of the server runs, if one does.
+func (c *Cluster) Incarnation(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	s, err := n.broker.State(ctx)
+	return s.Incarnation(), err
 }
 
 // up starts the node's process and waits until it serves clients and knows at least so many running nodes, itself included.

@@ -16,7 +16,8 @@ import (
 func routingKey(name string) string { return name }
 
 // Create makes a queue and its exchange, and what else the settings ask for (see DestinationSettings), on the node that
-// shall lead it, and waits until all of its members are in step. Unknown settings, and arguments that RabbitMQ refuses, are
+// shall lead it, and waits until all of its members are in step. On disks of their own, all that the nodes have written is
+// durable then. Unknown settings, and arguments that RabbitMQ refuses, are
 // ErrUsage. A queue or exchange that exists already is left alone and is an error.
 func (c *Cluster) Create(ctx context.Context, spec system.DestinationSpec) error {
 	if err := c.create(ctx, spec); err != nil {
@@ -43,7 +44,7 @@ func (c *Cluster) create(ctx context.Context, spec system.DestinationSpec) error
 			return err
 		}
 	}
-	for _, name := range append(d.side(), d.name) {
+	for _, name := range d.queues() {
 		err := home.ask(ctx, queuePath(name), nil)
 		if err == nil {
 			return fmt.Errorf("%s exists already: %w", name, system.ErrUsage)
@@ -81,7 +82,7 @@ func (c *Cluster) create(ctx context.Context, spec system.DestinationSpec) error
 	if !d.bound {
 		c.lacks(d.name, "it was made without a binding")
 	}
-	for _, name := range append(d.side(), d.name) {
+	for _, name := range d.queues() {
 		err := c.await(ctx, name+" has a leader and all members in step", func(ctx context.Context) error {
 			l, err := c.leadership(ctx, name)
 			if err != nil {
@@ -96,7 +97,7 @@ func (c *Cluster) create(ctx context.Context, spec system.DestinationSpec) error
 			return err
 		}
 	}
-	return nil
+	return c.rack.Sync(ctx)
 }
 
 // declare makes exchanges, queues and bindings. The target comes first: a queue that dead-letters into nothing loses.
@@ -148,6 +149,14 @@ func (d destination) declare(conn *connection) error {
 	if d.bound {
 		if err := ch.QueueBind(d.name, routingKey(d.name), d.name, false, nil); err != nil {
 			return fmt.Errorf("bind queue %s: %w", d.name, err)
+		}
+	}
+	for _, name := range d.groupQueues() {
+		if _, err := ch.QueueDeclare(name, d.durable, false, false, false, leader(d.arguments)); err != nil {
+			return fmt.Errorf("declare queue %s: %w", name, err)
+		}
+		if err := ch.QueueBind(name, routingKey(d.name), d.name, false, nil); err != nil {
+			return fmt.Errorf("bind queue %s: %w", name, err)
 		}
 	}
 	return ch.Close()
@@ -207,7 +216,7 @@ func (c *Cluster) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	var errs []error
-	for _, q := range append(d.side(), d.name) {
+	for _, q := range d.queues() {
 		errs = append(errs, remove("queues/"+vhost+"/"+url.PathEscape(q)), remove("exchanges/"+vhost+"/"+url.PathEscape(q)))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"conform/harness/system"
+	"conform/harness/system/disks"
 )
 
 // The container ports of a node.
@@ -38,6 +39,9 @@ var base = map[string]string{
 // short are the timing settings that are lowered to keep runs short. RabbitMQ's defaults are beside them.
 var short = map[string]string{
 	"net_ticktime": "10", // 60 s: silence after which a node is taken for down
+	// How often queues tell how much is delivered and not settled: nobody is told it faster.
+	"collect_statistics_interval":                                   "500",  // 5000 ms, for classic queues
+	advancedPrefix + "quorum_tick_interval":                         "500",  // 5000 ms, for quorum queues
 	advancedPrefix + "dead_letter_worker_publisher_confirm_timeout": "3000", // 180000 ms: a dead letter is tried again
 }
 
@@ -56,6 +60,7 @@ var settingName = regexp.MustCompile(`^[a-z][A-Za-z0-9_$-]*(\.[A-Za-z0-9_$-]+)*$
 type config struct {
 	settings map[string]string // all that differs from RabbitMQ's defaults, topology excluded
 	timing   map[string]string // the part of it that was lowered
+	diskMiB  int               // 0 = ordinary volumes
 }
 
 // newConfig merges defaults and the settings of spec. Errors are ErrUsage.
@@ -71,6 +76,13 @@ func newConfig(spec system.Spec) (config, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(spec.Settings)) {
 		value := spec.Settings[name]
+		if name == disks.Setting {
+			var err error
+			if c.diskMiB, err = disks.ParseMiB(value); err != nil {
+				return config{}, err
+			}
+			continue
+		}
 		ours := slices.ContainsFunc(owned, func(o string) bool { return name == o || strings.HasPrefix(name, o+".") })
 		switch {
 		case ours:
@@ -87,6 +99,15 @@ func newConfig(spec system.Spec) (config, error) {
 		delete(c.timing, name) // it is the scenario's own now, not lowered to save time
 	}
 	return c, nil
+}
+
+// all returns the settings as Spec.Settings has them.
+func (c config) all() map[string]string {
+	m := maps.Clone(c.settings)
+	if c.diskMiB > 0 {
+		m[disks.Setting] = fmt.Sprint(c.diskMiB)
+	}
+	return m
 }
 
 // conf writes rabbitmq.conf.
@@ -137,6 +158,7 @@ const (
 	settingAttended   = "attended"
 	settingBinding    = "binding"
 	settingAlternate  = "alternate"
+	settingGroups     = "groups"
 	settingDeadLetter = "dead-letter"
 	deadLetterPrefix  = "dead-letter."
 	settingDLExchange = deadLetterPrefix + "exchange"
@@ -154,6 +176,7 @@ func DestinationSettings() map[string]string {
 		settingAttended:   "true or false: whether the adapter keeps a consumer on the queue, which takes one message and never settles it, until it is told to leave; default false",
 		settingBinding:    "true or false: whether the queue is bound to its exchange; default true",
 		settingAlternate:  "true or false: whether the exchange hands what it cannot route to an alternate one, with a quorum queue behind it; default false",
+		settingGroups:     "names of groups of consumers, separated by blanks: each has a queue of its own beside the destination's, bound to its exchange, of the same type and with the same arguments; default none",
 		settingDeadLetter: "type of a dead-letter target made beside the queue (quorum or classic), or none; default none",
 		settingDLExchange: "present or missing: whether the dead-letter exchange exists; default present",
 		settingDLBinding:  "present or missing: whether the target is bound to it; default present",
@@ -172,6 +195,7 @@ type destination struct {
 	attended   bool
 	bound      bool
 	alternate  bool
+	groups     []string
 	deadLetter string // type of the target; empty = none
 	dlExchange bool
 	dlBinding  bool
@@ -183,6 +207,18 @@ func (d destination) target() string            { return d.name + ".dead" }
 func (d destination) deadExchange() string      { return d.name + ".dead" }
 func (d destination) unrouted() string          { return d.name + ".unrouted" }
 func (d destination) alternateExchange() string { return d.name + ".unrouted" }
+
+// groupQueues lists the queues of groups of consumers. Their names are those that the engine gives to groups.
+func (d destination) groupQueues() []string {
+	names := make([]string, len(d.groups))
+	for i, g := range d.groups {
+		names[i] = d.name + "." + g
+	}
+	return names
+}
+
+// queues lists all queues of the destination, its own last.
+func (d destination) queues() []string { return append(append(d.side(), d.groupQueues()...), d.name) }
 
 // side lists the queues beside the destination's own that belong to its store.
 func (d destination) side() []string {
@@ -221,6 +257,7 @@ func parseDestination(spec system.DestinationSpec) (destination, error) {
 	d.attended = s.flag(settingAttended, false)
 	d.bound = s.flag(settingBinding, true)
 	d.alternate = s.flag(settingAlternate, false)
+	d.groups = strings.Fields(plain[settingGroups])
 	d.deadLetter = s.choice(settingDeadLetter, "none", "none", Quorum, Classic)
 	if d.deadLetter == "none" {
 		d.deadLetter = ""

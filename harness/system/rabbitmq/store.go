@@ -31,7 +31,7 @@ const (
 
 // EndPositions returns how many messages the destination's queue holds, delivered or not, and, if it has dead-letter or
 // alternate queues, how many these hold together: what moves if anything moves. A queue that is gone holds none. What is
-// delivered and not settled is as of the last 5 s, since nodes tell it no faster.
+// delivered and not settled is as of the last 5 s (0.5 s in short timing), since nodes tell it no faster.
 func (c *Cluster) EndPositions(ctx context.Context, destination string) ([]int64, error) {
 	own, err := c.messages(ctx, destination)
 	if err != nil {
@@ -95,26 +95,33 @@ func (c *Cluster) leader(ctx context.Context, queue string) (*Node, error) {
 	return l.Leader.(*Node), nil
 }
 
-// ready asks by a passive declare, which the queue itself answers.
+// ready says how many messages of a queue are ready.
 func (n *Node) ready(ctx context.Context, queue string) (int64, error) {
+	var q amqp.Queue
+	err := n.inspect(ctx, queue, &q)
+	return int64(q.Messages), err
+}
+
+// inspect asks by a passive declare, which the queue itself answers.
+func (n *Node) inspect(ctx context.Context, queue string, q *amqp.Queue) error {
 	conn, err := n.dial(ctx, "conform-probe")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer conn.abort()
 	defer conn.within(ctx, askTimeout)()
 	ch, err := conn.Channel()
 	if err != nil {
-		return 0, fmt.Errorf("open channel: %w", err)
+		return fmt.Errorf("open channel: %w", err)
 	}
-	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	*q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 	if e := (*amqp.Error)(nil); errors.As(err, &e) && e.Code == amqp.NotFound {
-		return 0, errNotFound
+		return errNotFound
 	}
 	if err != nil {
-		return 0, fmt.Errorf("ask for the length of %s: %w", queue, err)
+		return fmt.Errorf("ask for the length of %s: %w", queue, err)
 	}
-	return int64(q.Messages), conn.Close()
+	return conn.Close()
 }
 
 // ReadStore drains the destination: it receives and settles every message of the queue, and then of its dead-letter and
@@ -269,6 +276,10 @@ func (r *drain) subscription(ctx context.Context, view ledger.View, next int64, 
 			unsettled = 0
 		}
 		if quiet {
+			// The settles are with the queue when it has cancelled the consumer, see consumer.Close.
+			if err := ch.Cancel("conform-reader", false); err != nil {
+				return next, fmt.Errorf("cancel: %w", err)
+			}
 			return next, conn.Close()
 		}
 	}

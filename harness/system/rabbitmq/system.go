@@ -106,12 +106,13 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
+	owner.Keep = spec.Keep
 	ctx, cancel := context.WithTimeoutCause(ctx, startCeiling, fmt.Errorf("not ready after %s", startCeiling))
 	defer cancel()
 	c := &Cluster{
 		version: spec.Version, config: conf, log: spec.Log, engine: engine, password: rand.Text(),
 		made: map[string]destination{}, held: map[string]io.Closer{},
-		dropsAt: map[string]map[*Node]drops{}, absences: map[string][]absence{}, limits: map[string]map[string]string{}, active: map[any]string{},
+		dropsAt: map[string]map[*Node]drops{}, absences: map[string][]absence{}, limits: map[string]map[string]string{}, active: map[any]string{}, emptySince: map[string]time.Time{},
 	}
 	c.http = newHTTP()
 	defer func() {
@@ -150,6 +151,9 @@ func (c *Cluster) provision(ctx context.Context, owner container.Owner, spec sys
 	for i := range spec.Nodes {
 		c.nodes = append(c.nodes, &Node{name: fmt.Sprintf("rabbit-%d", i+1), cluster: c})
 	}
+	if err := c.openDisks(ctx, owner, prefix); err != nil {
+		return err
+	}
 	cookie := rand.Text()
 	g, gctx := errgroup.WithContext(ctx)
 	for _, n := range c.nodes {
@@ -161,7 +165,9 @@ func (c *Cluster) provision(ctx context.Context, owner container.Owner, spec sys
 // provision makes the node's volume, pod, link and container.
 func (n *Node) provision(ctx context.Context, owner container.Owner, prefix, image, cookie string) (err error) {
 	c := n.cluster
-	if n.data, err = c.engine.NewVolume(ctx, owner, prefix+n.name+"-data"); err != nil {
+	if c.rack.DiskBacked() == nil {
+		n.data = c.rack.Volume(n.disks().Data)
+	} else if n.data, err = c.engine.NewVolume(ctx, owner, prefix+n.name+"-data"); err != nil {
 		return err
 	}
 	n.pod, err = c.engine.NewPod(ctx, owner, container.PodSpec{

@@ -528,11 +528,14 @@ func (c *consuming) handle(ctx context.Context, s *chain.Service, ev chain.Event
 // strikeFailure names the strike of a planned failure.
 const strikeFailure = "failed-record"
 
+// endsWork are the points at which the work on a delivery has ended well, and how.
+var endsWork = map[string]chain.Result{chain.AfterBusinessCommit: chain.Applied, chain.AfterPark: chain.Quarantined}
+
 // at records the end of the business transaction, and is where the worker crashes or waits.
 func (c *consuming) at(ctx context.Context, point string, ev chain.Event) error {
-	if point == chain.AfterBusinessCommit {
+	if result, ok := endsWork[point]; ok {
 		e := c.event(ledger.Handled, c.current)
-		e.Text, e.Outcome, e.N = string(chain.Applied), ledger.OK, waited(ctx)
+		e.Text, e.Outcome, e.N = string(result), ledger.OK, waited(ctx)
 		if err := c.s.RecordNow(e); err != nil {
 			return err
 		}

@@ -114,8 +114,11 @@ func (b *batch) stop(failed error) {
 }
 
 func (b *batch) park(ctx context.Context, i int, failed error) {
-	if b.err == nil && failed != nil {
-		b.err = b.s.deadLetter(ctx, b.deliveries[i].Event, Failure{}.and(failed))
+	if b.err != nil || failed == nil {
+		return
+	}
+	if b.err = b.s.deadLetter(ctx, b.deliveries[i].Event, Failure{}.and(failed)); b.err == nil {
+		b.at(ctx, AfterPark, i)
 	}
 }
 

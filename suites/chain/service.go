@@ -121,6 +121,7 @@ const (
 	AfterPaymentCall     = "after-payment-call"
 	BeforeBusinessCommit = "before-business-commit"
 	AfterBusinessCommit  = "after-business-commit"
+	AfterPark            = "after-park" // kept as a dead letter
 	BeforeSettle         = "before-settle"
 	AfterSettle          = "after-settle"
 	AfterPaymentMade     = "after-payment-made" // in the payment service: done, not answered
@@ -130,7 +131,7 @@ const (
 func Points() []string {
 	return []string{
 		BeforeOrderCommit, AfterOrderCommit, BeforePublish, AfterPublish, AfterConfirm, BeforeMark, AfterMark, AfterFetch, AfterMarkSeen,
-		BetweenTransactions, AfterPaymentCall, BeforeBusinessCommit, AfterBusinessCommit, BeforeSettle, AfterSettle, AfterPaymentMade,
+		BetweenTransactions, AfterPaymentCall, BeforeBusinessCommit, AfterBusinessCommit, AfterPark, BeforeSettle, AfterSettle, AfterPaymentMade,
 	}
 }
 

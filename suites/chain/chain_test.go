@@ -328,6 +328,9 @@ var faults = map[string]func(t *testing.T, e *env, function string) string{
 
 	"retry-deadletter/record-of-failure/secret": recordOfFailure,
 	"retry-deadletter/record-of-failure/fields": recordOfFailure,
+
+	"reconcile/report-only": reportOnly,
+	"reconcile/behind":      consumerBehind,
 }
 
 // lateCommit: the transaction of the first order stays open until the relay has passed the second. Their keys share a lane.

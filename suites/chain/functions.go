@@ -45,6 +45,7 @@ var functions = map[string]any{
 	"PurgeInboxEarly":   Job(PurgeInboxEarly),
 	"Reconcile":         Job(Reconcile),
 	"ReportOnly":        Job(ReportOnly),
+	"ReconcileByAge":    Job(ReconcileByAge),
 
 	"RunRelay":         Runner(RunRelay),
 	"RunRelayGivingUp": Runner(RunRelayGivingUp),

@@ -223,6 +223,17 @@ func Pairs() []Pair {
 			Query:   openSecrets,
 		},
 		{
+			Name: "reconcile/report-only", Guarded: "Reconcile", Unsafe: "ReportOnly",
+			Anomaly: "missing-effect",
+			LookFor: "discrepancies that are found again in every run: compare the reports of two days",
+			Query:   unrepaired,
+		},
+		{
+			Name: "reconcile/behind", Guarded: "Reconcile", Unsafe: "ReconcileByAge",
+			Anomaly: "dead-letter-wrong",
+			LookFor: "repairs that rise and fall with the consumers' lag; events in the topic again whose first record had its effect",
+		},
+		{
 			Name: "retry-deadletter/record-of-failure/fields", Guarded: "NewLetter", Unsafe: "NewLetterWithoutTimes",
 			Anomaly: "dead-letter-wrong",
 			LookFor: "dead letters that do not say since when, how often or why",
@@ -233,6 +244,8 @@ func Pairs() []Pair {
 
 // The queries by which an anomaly is found in the tables of Schema. Yours have other names.
 const (
+	unrepaired = `SELECT kind, count(*), min(found_at) FROM discrepancy WHERE repaired_at IS NULL AND found_at IS NOT NULL GROUP BY kind`
+
 	noEvent = `SELECT o.event_id FROM orders o LEFT JOIN outbox x USING (event_id) WHERE x.event_id IS NULL`
 
 	overtaken = `SELECT event_id FROM outbox o WHERE status = 'pending'

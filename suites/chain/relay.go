@@ -1,10 +1,8 @@
 package chain
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -222,7 +220,7 @@ func (w *work) moveCursor(ctx context.Context, events []Event) {
 // idle waits a little if there was nothing to do.
 func (s *Service) idle(ctx context.Context, n int) {
 	if n == 0 {
-		_ = s.sleep(ctx, cmp.Or(s.Poll, 50*time.Millisecond)) // ctx ended: the caller sees it too
+		_ = s.sleep(ctx, s.poll()) // ctx ended: the caller sees it too
 	}
 }
 

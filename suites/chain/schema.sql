@@ -135,6 +135,23 @@ CREATE TABLE failure (
 	PRIMARY KEY (consumer, event_id)
 );
 
+-- What a reconciliation suspects, has found and has repaired. While suspected_at is set it does not agree.
+CREATE TABLE discrepancy (
+	kind         text NOT NULL,
+	event_id     bigint NOT NULL,
+	suspected_at timestamptz,
+	found_at     timestamptz,
+	repaired_at  timestamptz,
+	PRIMARY KEY (kind, event_id)
+);
+
+-- How often it has compared everything.
+CREATE TABLE reconciliation (
+	one  boolean PRIMARY KEY DEFAULT true CHECK (one),
+	runs bigint NOT NULL DEFAULT 0
+);
+INSERT INTO reconciliation DEFAULT VALUES;
+
 -- Events that were given up, with all that a person needs to decide. The digest is part of the key because two payloads
 -- under one event id are two letters.
 CREATE TABLE dead_letter (

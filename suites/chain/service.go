@@ -81,6 +81,7 @@ type Service struct {
 	DB          DB
 	Publisher   Publisher
 	Payments    *PaymentClient
+	Progress    Progress
 	Keys        Keys // Redis or Valkey
 
 	NewID   func() uint64                              // draws the id of a new event
@@ -176,4 +177,7 @@ func (s *Service) log() *slog.Logger {
 }
 
 func (s *Service) batch() int { return cmp.Or(s.Batch, 100) }
+
+func (s *Service) poll() time.Duration { return cmp.Or(s.Poll, 50*time.Millisecond) }
+
 func (s *Service) tries() int { return cmp.Or(s.Tries, 3) }

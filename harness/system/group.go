@@ -65,6 +65,17 @@ type GroupPositions interface {
 	GroupPositions(ctx context.Context, destination, group string) ([]GroupPosition, error)
 }
 
+// PositionClients are Clients that can ask where a group stands, over an application's own links.
+type PositionClients interface {
+	OpenPositions(ctx context.Context, c ClientConfig) (GroupAsker, error)
+}
+
+// GroupAsker is what PositionClients open.
+type GroupAsker interface {
+	GroupPositions
+	Close(ctx context.Context) error
+}
+
 // GroupMembers tells who is in a group: how many members it has, which protocol it speaks ("classic", "consumer") and whether
 // it is stable, which is when no rebalance is under way. A group that does not exist has no members.
 type GroupMembers interface {

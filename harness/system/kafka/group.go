@@ -74,33 +74,65 @@ func (c *Cluster) operate(ctx context.Context, what string, f func(context.Conte
 // GroupPositions asks the group's coordinator for what is committed, and the partitions' leaders for their start and end.
 func (c *Cluster) GroupPositions(ctx context.Context, destination, group string) ([]system.GroupPosition, error) {
 	var positions []system.GroupPosition
-	err := c.operate(ctx, "find positions of group "+group, func(ctx context.Context, admin *kadm.Client) error {
-		// The ends last: a lag may be taken for greater than it is, never for less.
-		committed, err := admin.FetchOffsetsForTopics(ctx, group, destination)
-		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
-			return err
-		}
-		starts, err := offsets(admin.ListStartOffsets(ctx, destination))
-		if err != nil {
-			return fmt.Errorf("find starts: %w", err)
-		}
-		ends, err := offsets(admin.ListEndOffsets(ctx, destination))
-		if err != nil {
-			return fmt.Errorf("find ends: %w", err)
-		}
-		for p := range int32(min(len(starts), len(ends))) {
-			at := system.GroupPosition{Partition: p, Committed: -1, Start: starts[p], End: ends[p]}
-			if o, ok := committed.Lookup(destination, p); ok {
-				if o.Err != nil {
-					return fmt.Errorf("partition %d: %w", p, o.Err)
-				}
-				at.Committed = o.At
-			}
-			positions = append(positions, at)
-		}
-		return nil
+	err := c.operate(ctx, "find positions of group "+group, func(ctx context.Context, admin *kadm.Client) (err error) {
+		positions, err = groupPositions(ctx, admin, destination, group)
+		return err
 	})
 	return positions, err
+}
+
+func groupPositions(ctx context.Context, admin *kadm.Client, destination, group string) ([]system.GroupPosition, error) {
+	// The ends last: a lag may be taken for greater than it is, never for less.
+	committed, err := admin.FetchOffsetsForTopics(ctx, group, destination)
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+		return nil, err
+	}
+	starts, err := offsets(admin.ListStartOffsets(ctx, destination))
+	if err != nil {
+		return nil, fmt.Errorf("find starts: %w", err)
+	}
+	ends, err := offsets(admin.ListEndOffsets(ctx, destination))
+	if err != nil {
+		return nil, fmt.Errorf("find ends: %w", err)
+	}
+	var positions []system.GroupPosition
+	for p := range int32(min(len(starts), len(ends))) {
+		at := system.GroupPosition{Partition: p, Committed: -1, Start: starts[p], End: ends[p]}
+		if o, ok := committed.Lookup(destination, p); ok {
+			if o.Err != nil {
+				return nil, fmt.Errorf("partition %d: %w", p, o.Err)
+			}
+			at.Committed = o.At
+		}
+		positions = append(positions, at)
+	}
+	return positions, nil
+}
+
+var _ system.PositionClients = Clients{}
+
+// OpenPositions opens a client that asks where groups stand, as any application can. Of c it reads endpoints and client id.
+func (Clients) OpenPositions(_ context.Context, c system.ClientConfig) (system.GroupAsker, error) {
+	client, err := kgo.NewClient(common(c)...)
+	if err != nil {
+		return nil, fmt.Errorf("make client of positions: %w", err)
+	}
+	return positions{client}, nil
+}
+
+type positions struct{ client *kgo.Client }
+
+func (p positions) GroupPositions(ctx context.Context, destination, group string) ([]system.GroupPosition, error) {
+	found, err := groupPositions(ctx, kadm.NewClient(p.client), destination, group)
+	if err != nil {
+		return nil, fmt.Errorf("find positions of group %s: %w", group, err)
+	}
+	return found, nil
+}
+
+func (p positions) Close(context.Context) error {
+	p.client.Close()
+	return nil
 }
 
 // offsets returns listed offsets by partition. One that is missing or failed is an error.

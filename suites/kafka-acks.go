@@ -546,9 +546,9 @@ func swallowedError() harness.Scenario {
 }
 
 func unboundedRetry() harness.Scenario {
-	const limit, away = 5 * time.Second, 8 * time.Second
+	const limit, away = 5 * time.Second, 30 * time.Second
 	return resent(harness.Scenario{
-		Name: "unbounded-retry", Window: "W1", Cost: 35 * time.Second,
+		Name: "unbounded-retry", Window: "W1", Cost: 50 * time.Second,
 		Summary: "the brokers refuse connections for " + away.String() + " under business load",
 		Guarded: "a caller waits for a second, a bounded number of them at once; then the record goes to the retry table and the caller on",
 		LookFor: lookFor("kafka-acks/unbounded-retry"),

@@ -2,10 +2,13 @@ package suites
 
 import (
 	"maps"
+	"slices"
+	"strings"
 
 	"conform/harness"
 	"conform/harness/system"
 	"conform/harness/system/kafka"
+	"conform/harness/system/rabbitmq"
 	"conform/harness/worker"
 )
 
@@ -16,6 +19,9 @@ type broker struct {
 	clients system.Clients
 	// Settings of its clients, and of the arms' destinations.
 	producer, consumer, destination map[string]string
+	// queues says that groups of consumers have a queue each, bound to what producers publish to, and that a queue which
+	// nobody consumes from is beside them: it is the store, in the order of publishing.
+	queues bool
 }
 
 // onKafka is Kafka for the suites of patterns.
@@ -29,7 +35,20 @@ var onKafka = broker{
 	destination: minInSync2,
 }
 
-func init() { patterns(onKafka) }
+// onRabbitMQ is RabbitMQ for the suites of patterns.
+var onRabbitMQ = broker{
+	system:      rabbitSystem,
+	clients:     rabbitmq.Clients{},
+	producer:    awaited,
+	consumer:    map[string]string{"ack": "manual", "prefetch": "50"},
+	destination: quorumQueue,
+	queues:      true,
+}
+
+func init() {
+	patterns(onKafka)
+	patterns(onRabbitMQ)
+}
 
 // patterns registers the suites of patterns on a broker, and the roles of their workers.
 func patterns(b broker) {
@@ -41,8 +60,36 @@ func patterns(b broker) {
 		}
 	}
 	for _, s := range []harness.Suite{outbox(b), inbox(b), retryDeadletter(b)} {
-		register(s)
+		register(b.queued(s))
 	}
+}
+
+// queued gives each group of an arm a queue of its own, where groups have queues.
+func (b broker) queued(s harness.Suite) harness.Suite {
+	if !b.queues {
+		return s
+	}
+	for _, scenario := range s.Scenarios {
+		for i := range scenario.Arms {
+			a := &scenario.Arms[i]
+			var groups []string
+			a.Processes = slices.Clone(a.Processes)
+			for j := range a.Processes {
+				p := &a.Processes[j]
+				if p.Group == "" {
+					continue
+				}
+				p.Client = with(p.Client, "queue", "group")
+				if !slices.Contains(groups, p.Group) {
+					groups = append(groups, p.Group)
+				}
+			}
+			if len(groups) > 0 {
+				a.Destination = with(a.Destination, "groups", strings.Join(groups, " "))
+			}
+		}
+	}
+	return s
 }
 
 // The roles of patterns; on a broker their names begin with its name.

@@ -61,15 +61,25 @@ func chainDrained(ctx context.Context, e harness.ArmEnv) (done bool, seen string
 
 // lagOf returns how many records the arm's groups have before them.
 func lagOf(ctx context.Context, e harness.ArmEnv) (lag, progress int64, err error) {
-	groups, ok := e.Cluster.(system.GroupPositions)
-	if !ok {
-		return 0, 0, nil
-	}
 	names := map[string]bool{}
 	for _, p := range e.Arm.Processes {
 		if p.Group != "" {
 			names[p.Group] = true
 		}
+	}
+	if queues, ok := e.Cluster.(system.GroupBacklogs); ok {
+		for name := range names {
+			left, err := queues.GroupBacklog(ctx, e.Destination, e.Group(name))
+			if err != nil {
+				return 0, 0, err
+			}
+			lag += left
+		}
+		return lag, -lag, nil
+	}
+	groups, ok := e.Cluster.(system.GroupPositions)
+	if !ok {
+		return 0, 0, nil
 	}
 	for name := range names {
 		positions, err := groups.GroupPositions(ctx, e.Destination, e.Group(name))

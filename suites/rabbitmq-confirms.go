@@ -1,17 +1,20 @@
 package suites
 
 import (
+	"fmt"
 	"time"
 
 	"conform/harness"
 	"conform/harness/ledger"
 	"conform/harness/plan"
+	"conform/harness/system"
 )
 
 func init() {
-	register(harness.Suite{
+	register(onRabbitMQ.queued(harness.Suite{
 		Name:   "rabbitmq-confirms",
 		System: rabbitSystem,
+		With:   []system.System{postgresSystem.System},
 		Title:  "a message whose confirm I saw is in the queue, whatever happens to any one node",
 		Promise: ledger.Promise{
 			Text:   "a message that was confirmed, or that the application said was sent, is in the queue at least once, whatever happens to any one node",
@@ -21,9 +24,10 @@ func init() {
 			Rules:  rabbitRules,
 		},
 		Scenarios: []harness.Scenario{
-			rabbitNodeKilled(), rabbitTransient(), rabbitRestart(), rabbitMinority(), rabbitNacked(), rabbitBlocked(), rabbitCloseRace(),
+			rabbitNodeKilled(), rabbitTransient(), rabbitConfirmLost(), rabbitRestart(), rabbitMinority(), rabbitNacked(), rabbitBlocked(),
+			rabbitPowerCut(), rabbitCloseRace(),
 		},
-	})
+	}))
 }
 
 func rabbitNodeKilled() harness.Scenario {
@@ -111,6 +115,45 @@ func rabbitTransient() harness.Scenario {
 		Evidence:    ledger.Evidence{Before: struck, After: struck, Bites: []string{"killed"}},
 		Destructive: true,
 	}
+}
+
+func rabbitConfirmLost() harness.Scenario {
+	const swallowed = 3
+	promise := ledger.Promise{
+		Text:   "each event of which the application said that it was sent has its effect exactly once",
+		Start:  "the claim that the publisher's caller saw",
+		End:    "the effects, read in one snapshot once the consumer's queue is empty",
+		Places: []string{"effect"},
+	}
+	return delivered(harness.Scenario{
+		Name: "confirm-lost", Window: "W2", Cost: 30 * time.Second,
+		Summary: "three confirms are swallowed on their way to the publisher and its connection is reset: the queue has the messages, and the publisher does not know",
+		Guarded: "what was not confirmed is published again under the same event id, and the consumer's inbox knows it",
+		LookFor: lookFor("kafka-acks/timeout-is-not-failure"),
+		Sources: []string{
+			"RabbitMQ documentation, Publisher Confirms: the broker may lose the connection after a message is enqueued and before it is confirmed",
+			"RabbitMQ documentation, Reliability Guide: duplicates and idempotent consumers",
+		},
+		Targets: map[string]plan.Role{"leader": plan.Leader},
+		Arms: onRabbitMQ.pairArms("kafka-acks/timeout-is-not-failure", "effect", paramCommand, func(a *harness.Arm, function string) {
+			a.Producer = onRabbitMQ.orders(map[string]string{paramCommand: function, paramClaims: "true"})
+			a.Processes = []harness.Process{onRabbitMQ.reader("consumer-1", nil)}
+			a.Promise = promise
+		}),
+		Steps: []plan.Step{
+			{
+				Name: "swallowed", Until: []plan.State{{Kind: plan.Confirmed, N: seen}, {Kind: plan.Handled, N: seen}},
+				Inject: &plan.Exposure{
+					Fault: "response-dropped", Target: "leader",
+					Params: map[string]string{"kind": "confirm", "count": fmt.Sprint(swallowed), "of": "p1"},
+				},
+			},
+			{Name: "bitten", Until: []plan.State{{Kind: plan.Bit, Since: "swallowed"}}},
+			{Name: "healed", Heal: "swallowed"},
+			handledMore("healed"),
+		},
+		Evidence: ledger.Evidence{Before: seen, Bites: []string{"swallowed"}, HandledBefore: seen, HandledAfter: seen},
+	})
 }
 
 func rabbitRestart() harness.Scenario {
@@ -280,6 +323,43 @@ func rabbitBlocked() harness.Scenario {
 			{Name: "recovered", Until: []plan.State{{Kind: plan.Confirmed, N: struck, Since: "lifted"}}},
 		},
 		Evidence: ledger.Evidence{Before: struck, InFlight: struck, After: struck, Bites: []string{"alarm", "reset"}, Ends: []string{"producer-1"}},
+	}
+}
+
+// durablyQueued is how much is confirmed in each arm before the power goes.
+const durablyQueued = 1000
+
+func rabbitPowerCut() harness.Scenario {
+	persistent := with(awaited, "persistent", "true")
+	return harness.Scenario{
+		Name: "power-cut", Window: "W3", Cost: 60 * time.Second,
+		Summary: "all three nodes lose power at once: whatever was not fsynced is gone on each of them",
+		Guarded: "a quorum queue: a message is confirmed when a majority has fsynced it in its write-ahead log",
+		LookFor: "durable classic queues whose publishers take the confirm of a persistent message for a copy on the disk: rabbitmqctl list_queues name type durable; ask whether the nodes share a power supply",
+		Sources: []string{
+			"RabbitMQ documentation, Quorum Queues: data safety and the write-ahead log",
+			"RabbitMQ documentation, Classic Queues: persistence, messages are written to the disk in batches",
+			"Linux kernel documentation, vm.dirty_expire_centisecs",
+		},
+		Targets: map[string]plan.Role{"all": plan.All},
+		Arms: on(map[string]string{"disk.mib": "512"},
+			guardedArm(ledger.During{Silent: 1}, persistent, with(nil, "type", "quorum")),
+			harness.Arm{
+				Name: "classic", Role: harness.Control, Client: persistent, Destination: with(nil, "type", "classic"),
+				Break:  &harness.Break{Knob: "type=classic", Place: "store", Anomaly: "lost", Attribution: "broker"},
+				During: ledger.During{Silent: 1},
+			}),
+		Steps: []plan.Step{
+			{
+				Name: "power-cut", Until: []plan.State{{Kind: plan.Confirmed, N: durablyQueued}}, Cap: beforePowerCut,
+				Inject: &plan.Exposure{Fault: "power-cut", Target: "all"},
+			},
+			{Name: "sent-meanwhile", Until: []plan.State{{Kind: plan.Sent, N: 1, Since: "power-cut"}, {Kind: plan.Bit, Since: "power-cut"}}},
+			{Name: "started", Heal: "power-cut"},
+			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "started"}}},
+		},
+		Evidence:    ledger.Evidence{Before: durablyQueued, InFlight: 1, After: struck, Bites: []string{"power-cut"}},
+		Destructive: true,
 	}
 }
 

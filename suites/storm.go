@@ -101,7 +101,7 @@ func (c *storm) run(ctx context.Context) error {
 		}
 		for _, d := range ds {
 			c.mu.Lock()
-			c.settled[d.Partition] = d
+			c.settleLater(d)
 			c.mu.Unlock()
 		}
 		c.commitSettled(ctx)

@@ -93,9 +93,39 @@ func (n *Node) up(ctx context.Context, least int) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("%w; log ends:\n%s", err, n.broker.Tail(context.WithoutCancel(ctx), 20))
+		return n.died(context.WithoutCancel(ctx), err)
 	}
 	return nil
+}
+
+// died adds what the node's log says to the reason why it does not serve: the first errors of its last start, before the
+// reports of all the processes that end then, or else the end of the log. A setting that the server does not know is ErrUsage.
+func (n *Node) died(ctx context.Context, err error) error {
+	const told = 8
+	log := n.broker.Tail(ctx, 400)
+	lines := strings.Split(log, "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if strings.Contains(lines[i], "Starting broker") {
+			lines = lines[i:]
+			break
+		}
+	}
+	var errs []string
+	for _, line := range lines {
+		if strings.Contains(line, "crasher:") || strings.Contains(line, "supervisor:") || len(errs) == told {
+			break
+		}
+		if _, text, ok := strings.Cut(line, "[error] "); ok && strings.TrimSpace(text[strings.Index(text, ">")+1:]) != "" {
+			errs = append(errs, line)
+		}
+	}
+	if len(errs) == 0 {
+		errs = lines[max(0, len(lines)-20):]
+	}
+	if strings.Contains(log, "unknown variable") {
+		err = fmt.Errorf("%w: %w", err, system.ErrUsage)
+	}
+	return fmt.Errorf("%w; log:\n%s", err, strings.Join(errs, "\n"))
 }
 
 // errEnded says that waiting for a server makes no sense any more.

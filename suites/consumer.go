@@ -558,15 +558,20 @@ func (c *consuming) Settle(ctx context.Context, d chain.Delivery) error {
 	case c.member != nil && !c.owned[delivery.Partition]:
 		return errNotOurs
 	}
-	if c.member == nil {
-		c.acks = append(c.acks, delivery)
-	} else {
-		c.settled[delivery.Partition] = delivery
-	}
+	c.settleLater(delivery)
 	if c.commit != "each" {
 		return nil
 	}
 	return c.commitLocked(ctx, nil)
+}
+
+// settleLater notes a delivery for the next commit. The caller holds mu.
+func (c *consuming) settleLater(d system.Delivery) {
+	if c.member == nil {
+		c.acks = append(c.acks, d)
+	} else {
+		c.settled[d.Partition] = d
+	}
 }
 
 // Release keeps deliveries, to return them from the next Fetch.

@@ -38,8 +38,6 @@ const (
 	paramClient = "client"
 	// paramEvery is the pause between two looks of a job that found nothing; default 20 ms.
 	paramEvery = "every"
-	// paramFinds "nothing" says that the job must not find anything: the worker ends with an error if it does.
-	paramFinds = "finds"
 	// paramRedeliver and paramReplay are those of chain.Service.
 	paramRedeliver = "redeliver"
 	paramReplay    = "replay"
@@ -354,30 +352,32 @@ func (b broker) jobRole() worker.Role {
 		out.timeout = p.duration(paramTimeout)
 		service := newService(s, p, pool)
 		service.Publisher = out
+		if address := s.Config.Peers[processPayment]; address != "" {
+			service.Payments = &chain.PaymentClient{URL: "http://" + address, Timeout: paymentTimeout}
+		}
+		end, err := b.openProgress(ctx, s.Config, service)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, end(ctx)) }()
 		if p.err != nil {
 			return p.err
 		}
 		if err := s.Ready(ctx); err != nil {
 			return err
 		}
-		found := 0
 		counted := func(ctx context.Context, service *chain.Service) (int, error) {
 			n, err := job(ctx, service)
 			if err == nil {
 				s.Count(worker.Counts{Published: int64(n)})
 			}
-			found += n
 			return n, err
 		}
 		if p.params[paramOnce] == "true" {
 			_, err := counted(ctx, service)
 			return err
 		}
-		err = untilStopped(ctx, s, func(ctx context.Context) error { return run(ctx, service, counted) })
-		if found > 0 && p.params[paramFinds] == "nothing" {
-			err = errors.Join(err, fmt.Errorf("%s found %d events where nothing was wrong", or(p.params[paramJob], "the job"), found))
-		}
-		return err
+		return untilStopped(ctx, s, func(ctx context.Context) error { return run(ctx, service, counted) })
 	}
 }
 

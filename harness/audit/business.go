@@ -41,6 +41,9 @@ const (
 	maxEffects = 4
 	twiceBit   = effectBit << maxEffects // and 3 more: it has more than one there
 	allTwice   = twiceBit * (1<<maxEffects - 1)
+
+	droppedDead = twiceBit << maxEffects // the broker let go of it instead of dead-lettering it
+	fromQueue   = droppedDead << 1       // it was delivered from a queue, which holds what is not settled
 )
 
 type factPage [pageSize]facts

@@ -169,6 +169,9 @@ func (t *teller) seeChain(s *segment, e *ledger.Event) bool {
 		t.own(e.At)
 		t.met(s)
 		c.facts |= delivered
+		if e.Pos.Offset < 0 {
+			c.facts |= fromQueue
+		}
 		c.held = append(c.held, held{s: s, pos: e.Pos})
 		c.handed = append(c.handed, handed{group: s.Group, at: e.At, line: len(t.lines)})
 		t.line(e.At, "delivered", "delivered to %s, from %s%s", s.title(), place(e.Pos), attempt(e.Attempt))
@@ -176,7 +179,7 @@ func (t *teller) seeChain(s *segment, e *ledger.Event) bool {
 		t.handled(s, e)
 	case ledger.Settled:
 		t.own(e.At)
-		t.line(e.At, "settled", "%s settled it: %s, %s", s.title(), e.Text, e.Outcome)
+		t.line(e.At, "settled", "%s settled it: %s, %s%s", s.title(), e.Text, e.Outcome, t.single(s, e))
 	case ledger.OutboxRow:
 		c.facts |= rowFound
 		t.line(e.At, "committed", "the final read found its outbox row: %s", e.Text)
@@ -195,6 +198,29 @@ func (t *teller) seeChain(s *segment, e *ledger.Event) bool {
 		return false
 	}
 	return true
+}
+
+// single takes an ack or the like of this one delivery, and says whether it came early.
+func (t *teller) single(s *segment, e *ledger.Event) (early string) {
+	c := t.chain
+	if e.Outcome == ledger.Failed {
+		return ""
+	}
+	switch e.Text {
+	case "reject":
+		c.facts |= givenUp
+	case "ack", "accept":
+		c.facts |= settledAway
+		for i := range c.held {
+			h := &c.held[i]
+			if h.s == s && !h.over && !h.done && !h.fail {
+				early = ", before its work had ended"
+				c.facts |= settledEarly
+			}
+			h.over = h.over || h.s == s
+		}
+	}
+	return early
 }
 
 func (t *teller) handled(s *segment, e *ledger.Event) {
@@ -321,6 +347,9 @@ func (t *teller) chainVerdict() (title, text string) {
 	case f&rolledBack != 0 && f&rowFound == 0 && f&(accepted|inStore|delivered) != 0:
 		return PublishedUncommitted, PublishedUncommitted + ": it was published, and its transaction was rolled back"
 	case each > 0 && happened && times == 0 && (f&deadLetter == 0 || chain.Unread) && !(f&toldFailed != 0 && f&told == 0):
+		if f&failed != 0 && f&inStore == 0 && t.survey.droppedDead() > 0 {
+			f |= droppedDead
+		}
 		where := missingAs(f)
 		name := Finding{Anomaly: MissingEffect, Attribution: where}.Name()
 		return name, name + ": it " + MeaningOf(where)

@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	register(check{name: "delay", version: 1, reports: []string{Early, Late, ExpiredDelivered}, start: func(a *auditor) any {
+	register(check{name: "delay", version: 2, reports: []string{Early, Late, ExpiredDelivered}, start: func(a *auditor) any {
 		if a.header.Delay == (ledger.Delay{}) {
 			return nil
 		}

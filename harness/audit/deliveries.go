@@ -29,6 +29,7 @@ type group struct {
 	ledger.Group
 	listed   bool // in the header
 	parts    map[partitionKey]*groupPart
+	queues   map[uint16]*queue
 	handled  int // deliveries whose work has an end in the ledger
 	placed   int // of those, with a position
 	received int
@@ -57,6 +58,13 @@ type groupPart struct {
 	waiting   int64 // since when deliveries wait for an end to the work on any; 0 = none do
 	claimants []*holding
 	newest    map[uint32]uint64 // stream of events -> newest event first delivered
+}
+
+// queue is a destination without positions, as one group has it. Only its waiting and newest are used of groupPart.
+type queue struct {
+	groupPart
+	had    map[ledger.MessageID]bool
+	inHand map[ledger.MessageID]bool // delivered, and neither processed nor settled
 }
 
 // holding is one partition as one consumer owns it, from one assignment to the next.
@@ -96,10 +104,11 @@ type delivery struct {
 	e     *ledger.Event
 	group *group
 	part  *groupPart // nil where the event has no position
+	queue *queue     // where a delivery has none
 	hold  *holding
 	event uint64 // the business event, 0 if unreadable
 	facts *facts // of it
-	// first: the group has not had this position before.
+	// first: the group has not had this position before, or this message where there are none.
 	first bool
 	// asked is when a settle was asked for, as late as can be said for certain; MinInt64 if not at all.
 	asked int64
@@ -158,6 +167,41 @@ func (g *group) part(key partitionKey) *groupPart {
 		g.parts[key] = p
 	}
 	return p
+}
+
+func (g *group) queue(destination uint16) *queue {
+	q := g.queues[destination]
+	if q == nil {
+		if g.queues == nil {
+			g.queues = map[uint16]*queue{}
+		}
+		q = &queue{
+			groupPart: groupPart{partitionKey: partitionKey{destination: destination}, group: g, newest: map[uint32]uint64{}},
+			had:       map[ledger.MessageID]bool{}, inHand: map[ledger.MessageID]bool{},
+		}
+		g.queues[destination] = q
+	}
+	return q
+}
+
+// queued says whether a message was delivered from a destination without positions: it is gone from there once it is settled.
+func (x *deliveries) queued(id ledger.MessageID) bool {
+	for _, g := range x.groups {
+		for _, q := range g.queues {
+			if q.had[id] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// lane is where a delivery stands in order: its partition, or its queue.
+func (d *delivery) lane() *groupPart {
+	if d.part == nil && d.queue != nil {
+		return &d.queue.groupPart
+	}
+	return d.part
 }
 
 func (c *consumer) holding(pos ledger.Position) *holding {
@@ -237,6 +281,8 @@ func (x *deliveries) see(s *segment, e *ledger.Event) {
 	if whole || e.Pos.Offset >= 0 && (e.Kind == ledger.Received || e.Stream != 0) {
 		d.hold = c.holding(e.Pos)
 		d.part = d.hold.part
+	} else if e.Stream != 0 {
+		d.queue = c.group.queue(e.Pos.Destination)
 	}
 	if e.Stream != 0 || e.EventID != 0 {
 		d.event = ledger.EventOf(e.ID(), e.EventID)
@@ -278,15 +324,26 @@ func (x *deliveries) received(d *delivery) {
 	d.group.received++
 	if d.part != nil {
 		d.first = !d.part.received(d.e.Pos.Offset)
-		if !d.first {
-			x.a.totals.Redelivered++
-		}
+	} else if d.queue != nil {
+		d.first = !d.queue.had[d.e.ID()]
+	}
+	if !d.first && (d.part != nil || d.queue != nil) {
+		x.a.totals.Redelivered++
 	}
 	for _, o := range x.a.observers.received2 {
 		o.receivedNext(d)
 	}
 	if d.facts != nil {
 		*d.facts |= delivered
+	}
+	if q := d.queue; q != nil {
+		q.had[d.e.ID()], q.inHand[d.e.ID()] = true, true
+		if q.waiting == 0 {
+			q.waiting = d.e.At
+		}
+		if d.facts != nil {
+			*d.facts |= fromQueue
+		}
 	}
 	if d.part == nil {
 		return
@@ -354,6 +411,9 @@ func (x *deliveries) handled(d *delivery) {
 			*f |= givenUp
 		}
 	}
+	if d.queue != nil && ok && word != "retried" {
+		d.queue.done(e)
+	}
 	if d.part == nil {
 		return
 	}
@@ -373,6 +433,15 @@ func (x *deliveries) handled(d *delivery) {
 	p.waiting = 0
 	if h.head < len(h.pending) {
 		p.waiting = e.At
+	}
+}
+
+// done takes a delivery out of a consumer's hands. The others go on waiting from now.
+func (q *queue) done(e *ledger.Event) {
+	delete(q.inHand, e.ID())
+	q.waiting = 0
+	if len(q.inHand) > 0 {
+		q.waiting = e.At
 	}
 }
 
@@ -419,11 +488,17 @@ func (x *deliveries) settled(c *consumer, d *delivery) {
 // single is the settle of one delivery: an ack, nack, reject or release.
 func (x *deliveries) single(d *delivery) {
 	e := d.e
+	if f := d.facts; f != nil && e.Outcome != ledger.Failed && e.Text == "reject" {
+		*f |= givenUp
+	}
 	if f := d.facts; f != nil && e.Outcome != ledger.Failed && (e.Text == "ack" || e.Text == "accept") {
 		*f |= settledAway
 		if *f&(applied|failed|seenBefore|givenUp) == 0 && d.group.handled > 0 {
 			*f |= settledEarly
 		}
+	}
+	if q := d.queue; q != nil && q.inHand[e.ID()] && (e.Text == "ack" || e.Text == "accept") {
+		q.done(e)
 	}
 	if d.hold != nil && e.Text != "ack" && e.Text != "accept" {
 		d.hold.licence = min(d.hold.licence, e.Pos.Offset)

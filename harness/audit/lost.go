@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	register(check{name: "lost", version: 3, reports: []string{Lost}, start: func(a *auditor) any { return &lostCheck{a} }})
+	register(check{name: "lost", version: 4, reports: []string{Lost}, start: func(a *auditor) any { return &lostCheck{a} }})
 }
 
 // lostCheck finds messages that are not in the store though somebody was promised that they were.
@@ -58,6 +58,9 @@ func (a *auditor) lost(s *stream, seq uint64, f flags) (key findingKey, lost, un
 		return key, false, false
 	}
 	id := ledger.MessageID{Stream: s.id, Seq: seq}
+	if a.deliveries.queued(id) {
+		return key, false, false // it was handed to a consumer: what became of it there is told at the other places
+	}
 	if key.qualifier == "claimed" && a.chained() && *a.business.of(ledger.EventID(s.id, seq))&(inStore|deadLetter) != 0 {
 		return key, false, false // another attempt at what was claimed is there, or it waits for a person
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 func init() {
-	register(check{name: MissingEffect, version: 1, reports: []string{MissingEffect}, start: func(a *auditor) any { return &missingCheck{a} }})
+	register(check{name: MissingEffect, version: 2, reports: []string{MissingEffect}, start: func(a *auditor) any { return &missingCheck{a} }})
 }
 
 // missingCheck finds business events that happened and have no effect. A dead letter is an end like an
@@ -22,11 +22,12 @@ type missingCheck struct{ a *auditor }
 //	its work is committed, and the effect is gone       broker: the database's
 //	settled before its work had ended                   settled-early
 //	settled, or passed by the group's position          skipped
+//	let go of by the broker after it had failed         dead-letter-dropped
 //	in the store, or delivered; its record still there  pending
 //	confirmed as unroutable                             unroutable
 //	confirmed, dropped by a full queue                  overflowed
 //	confirmed, below the start of the log               expired
-//	delivered (and deleted since)                       pending
+//	delivered (and deleted since)                       pending; of a queue, which holds what is not settled, broker
 //	confirmed                                           broker
 //	never handed to a client, or refused                never-published
 //	handed over                                         client-buffer
@@ -45,6 +46,8 @@ func missingAs(f facts) string {
 		return SettledEarly
 	case f&settledAway != 0:
 		return Skipped
+	case f&droppedDead != 0:
+		return DeadLetterDropped
 	case f&inStore != 0:
 		return Pending
 	case f&unroutable != 0:
@@ -53,7 +56,7 @@ func missingAs(f facts) string {
 		return Overflowed
 	case f&gone != 0:
 		return Expired
-	case f&delivered != 0:
+	case f&delivered != 0 && f&fromQueue == 0:
 		return Pending
 	case f&accepted != 0:
 		return Broker
@@ -94,9 +97,14 @@ func (c *missingCheck) conclude() error {
 	if err := c.passed(); err != nil {
 		return err
 	}
+	dropped := a.survey.droppedDead()
 	a.business.walk(func(event uint64, f *facts) {
 		if *f&missing == 0 {
 			return
+		}
+		if *f&failed != 0 && *f&inStore == 0 && dropped > 0 {
+			*f |= droppedDead
+			dropped--
 		}
 		id, where := identity(event), missingAs(*f)
 		a.findings.add(findingKey{anomaly: MissingEffect, attribution: where}, id, "", func() string {
@@ -104,6 +112,16 @@ func (c *missingCheck) conclude() error {
 		})
 	})
 	return nil
+}
+
+// droppedDead is how many messages the broker says, at most, that it has let go of instead of dead-lettering them.
+func (v *survey) droppedDead() (n int64) {
+	for _, d := range v.drops {
+		if d.Text == DeadLetterDropped {
+			n = max(n, d.Count)
+		}
+	}
+	return n
 }
 
 // ended says whether a business event has come to an end that is none of its effects.

@@ -7,7 +7,7 @@ import (
 )
 
 func init() {
-	register(check{name: ReorderedDelivery, version: 1, reports: []string{ReorderedDelivery}, start: func(a *auditor) any {
+	register(check{name: ReorderedDelivery, version: 2, reports: []string{ReorderedDelivery}, start: func(a *auditor) any {
 		c := &reorderedDeliveryCheck{a: a, keys: map[lane]bool{}}
 		for _, d := range a.header.Destinations {
 			c.grown = c.grown || len(d.Grown) > 0
@@ -36,18 +36,19 @@ func (c *reorderedDeliveryCheck) lane(d *delivery, stream uint32) lane {
 }
 
 func (c *reorderedDeliveryCheck) receivedNext(d *delivery) {
-	if d.part == nil || !d.first || d.event == 0 {
+	p := d.lane()
+	if p == nil || !d.first || d.event == 0 {
 		return
 	}
 	if d.facts != nil && *d.facts&delivered != 0 && len(c.a.deliveries.groups) == 1 {
 		return // another record of an event that came before
 	}
 	stream, seq := ledger.SplitEventID(d.event)
-	if seq < d.part.newest[stream] {
+	if seq < p.newest[stream] {
 		c.keys[c.lane(d, stream)] = true
 		return
 	}
-	d.part.newest[stream] = seq
+	p.newest[stream] = seq
 }
 
 func (c *reorderedDeliveryCheck) conclude() error {

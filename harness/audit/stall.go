@@ -9,7 +9,7 @@ import (
 )
 
 func init() {
-	register(check{name: Stall, version: 2, reports: []string{Stall}, start: func(a *auditor) any {
+	register(check{name: Stall, version: 3, reports: []string{Stall}, start: func(a *auditor) any {
 		a.stall = &stallCheck{a: a}
 		return a.stall
 	}})
@@ -45,8 +45,8 @@ func (c *stallCheck) inBackground(s *segment) bool {
 }
 
 func (c *stallCheck) handledNext(d *delivery) {
-	if d.part != nil && d.part.waiting != 0 && d.e.Outcome == ledger.OK {
-		c.held(d.part, d.e.At)
+	if p := d.lane(); p != nil && p.waiting != 0 && d.e.Outcome == ledger.OK {
+		c.held(p, d.e.At)
 	}
 }
 
@@ -65,6 +65,11 @@ func (c *stallCheck) conclude() error {
 			for _, p := range g.parts {
 				if g.placed > 0 && p.waiting != 0 && c.unfinished(p) {
 					c.held(p, q.At)
+				}
+			}
+			for _, p := range g.queues {
+				if g.handled > 0 && p.waiting != 0 {
+					c.held(&p.groupPart, q.At)
 				}
 			}
 		}

@@ -19,6 +19,8 @@ type broker struct {
 	clients system.Clients
 	// Settings of its clients, and of the arms' destinations.
 	producer, consumer, destination map[string]string
+	// few are settings of a consumer that fetches only a few records at once.
+	few map[string]string
 	// queues says that groups of consumers have a queue each, bound to what producers publish to, and that a queue which
 	// nobody consumes from is beside them: it is the store, in the order of publishing.
 	queues bool
@@ -32,6 +34,7 @@ var onKafka = broker{
 		"acks": "all", "idempotence": "true", "in.flight": "5", "linger.ms": "0",
 	},
 	consumer:    member["classic"],
+	few:         map[string]string{"max.poll.records": "4"},
 	destination: minInSync2,
 }
 
@@ -41,6 +44,7 @@ var onRabbitMQ = broker{
 	clients:     rabbitmq.Clients{},
 	producer:    awaited,
 	consumer:    map[string]string{"ack": "manual", "prefetch": "50"},
+	few:         map[string]string{"max.poll": "4", "prefetch": "4"},
 	destination: quorumQueue,
 	queues:      true,
 }
@@ -52,15 +56,20 @@ func init() {
 
 // patterns registers the suites of patterns on a broker, and the roles of their workers.
 func patterns(b broker) {
+	b.registerRoles()
+	for _, s := range []harness.Suite{outbox(b), inbox(b), retryDeadletter(b), backlogs(b)} {
+		register(b.queued(s))
+	}
+}
+
+func (b broker) registerRoles() {
 	for name, role := range map[string]worker.Role{
 		roleConsume: consumeRole(b.clients), roleOrders: b.ordersRole(), roleJob: b.jobRole(), roleReplay: b.replayRole(),
+		roleWriter: writerRole(b.clients), roleStorm: stormRole(b.clients),
 	} {
 		if name = b.role(name); name != roleKafkaConsume { // that one is there already
 			worker.Register(name, role)
 		}
-	}
-	for _, s := range []harness.Suite{outbox(b), inbox(b), retryDeadletter(b)} {
-		register(b.queued(s))
 	}
 }
 
@@ -98,6 +107,8 @@ const (
 	roleOrders  = "orders"  // the load: carries out a command for each event
 	roleJob     = "job"     // a relay, or another job, in a loop or once
 	roleReplay  = "replay"  // sends events again
+	roleWriter  = "writer"  // a second producer beside the load
+	roleStorm   = "storm"   // a consumer that works on all it has fetched at once, in attempts that may fail
 )
 
 func (b broker) role(name string) string { return b.system.Name() + "-" + name }

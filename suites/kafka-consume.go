@@ -462,7 +462,7 @@ func growing(protocol string) func(map[string]string) []harness.Process {
 	return func(client map[string]string) []harness.Process {
 		return []harness.Process{
 			consumer("consumer-1", protocol, nil, client),
-			{Name: "writer", Role: roleWriter, Manual: true, Params: map[string]string{
+			{Name: "writer", Role: roleKafkaWriter, Manual: true, Params: map[string]string{
 				paramPartitions: strconv.Itoa(grown), paramMessages: "1500",
 			}},
 		}

@@ -13,15 +13,9 @@ import (
 
 	"conform/harness/ledger"
 	"conform/harness/system"
-	"conform/harness/system/kafka"
 	"conform/harness/worker"
 	"conform/suites/chain"
 )
-
-// roleStorm is a consumer that works on all it has fetched at once, in attempts that may fail.
-const roleStorm = "kafka-storm"
-
-func init() { worker.Register(roleStorm, stormRole(kafka.Clients{})) }
 
 // The parameters of a storming role.
 const (

@@ -4,14 +4,11 @@ import (
 	"context"
 
 	"conform/harness/system"
-	"conform/harness/system/kafka"
 	"conform/harness/worker"
 )
 
-// roleWriter is a second producer beside the load.
-const roleWriter = "kafka-writer"
-
-func init() { worker.Register(roleWriter, writerRole(kafka.Clients{})) }
+// roleKafkaWriter is a second producer beside the load, on Kafka.
+const roleKafkaWriter = "kafka-" + roleWriter
 
 // The parameters of a writer.
 const (

@@ -1,0 +1,224 @@
+package rocketmq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	rmq "github.com/apache/rocketmq-client-go/v2"
+	rmqconsumer "github.com/apache/rocketmq-client-go/v2/consumer"
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+
+	"conform/harness/internal/clock"
+	"conform/harness/ledger"
+	"conform/harness/system"
+)
+
+// pollSlice bounds one wait in the library, which takes a duration and no end.
+const pollSlice = 250 * time.Millisecond
+
+// OpenConsumer opens a consumer of all queues of c.Destination: the library's pull consumer with its queues assigned, which
+// pulls each queue from the position of c.Group, a thousand messages ahead at most, and commits it. It is the only member of
+// its group: RocketMQ divides queues only among those who subscribe. Without a group it begins where the queues do and cannot
+// settle. Unknown settings are ErrUsage. It is a [system.Member].
+func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Consumer, error) {
+	quiet()
+	s := newSettings(c.Settings, ConsumerSettings())
+	from := s.choice("consume.from", "first", "first", "last")
+	k := &consumer{
+		config: c, topic: topicName(c.Destination), group: topicName(c.Group),
+		most:   s.number("max.poll.records", 32, 1),
+		commit: s.millis("commit.wait.ms", 2*time.Second, 10),
+	}
+	namesrv, err := namesrvOf(c)
+	if err = cmp.Or(s.err, err); err != nil {
+		return nil, fmt.Errorf("open consumer %s: %w", c.ClientID, err)
+	}
+	if k.group == "" {
+		k.group = instance(c.ClientID)
+	}
+	where := rmqconsumer.ConsumeFromFirstOffset
+	if from == "last" {
+		where = rmqconsumer.ConsumeFromLastOffset
+	}
+	k.client, err = rmq.NewPullConsumer(
+		rmqconsumer.WithNsResolver(primitive.NewPassthroughResolver([]string{namesrv})),
+		rmqconsumer.WithGroupName(k.group), rmqconsumer.WithInstance(instance(c.ClientID)), rmqconsumer.WithConsumeFromWhere(where),
+		rmqconsumer.WithRemotingTimeout(dialTimeout, readTimeout2, writeTimeout),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("open consumer %s: make client: %w", c.ClientID, err)
+	}
+	queues := make([]*primitive.MessageQueue, 0, max(1, c.Partitions))
+	for q := range max(1, c.Partitions) {
+		k.queues = append(k.queues, int32(q))
+		queues = append(queues, k.queue(int32(q)))
+	}
+	if err := k.client.Assign(k.topic, queues); err != nil {
+		return nil, fmt.Errorf("open consumer %s: %w", c.ClientID, err)
+	}
+	if err := k.client.Start(); err != nil {
+		return nil, fmt.Errorf("open consumer %s: start client: %w", c.ClientID, err)
+	}
+	return k, nil
+}
+
+var _ system.Member = (*consumer)(nil)
+
+type consumer struct {
+	config       system.ClientConfig
+	topic, group string
+	most         int
+	commit       time.Duration
+	client       rmq.PullConsumer
+	queues       []int32
+	watch        func(system.Change)
+
+	mu      sync.Mutex
+	waiting []*primitive.MessageExt // from the library, not yet polled
+}
+
+// queue is a queue as the library takes it.
+func (k *consumer) queue(q int32) *primitive.MessageQueue {
+	return &primitive.MessageQueue{Topic: k.topic, BrokerName: groupName, QueueId: int(q)}
+}
+
+// ask asks the broker that clients are told as master.
+func (k *consumer) ask(ctx context.Context, code int, fields map[string]string) (map[string]string, error) {
+	c, err := dial(ctx, k.config.Endpoints[0])
+	for i := 1; err != nil && i < len(k.config.Endpoints); i++ {
+		c, err = dial(ctx, k.config.Endpoints[i])
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	answer, _, err := c.ask(ctx, askTimeout, code, fields, nil)
+	return answer, err
+}
+
+// committed asks for the group's position in a queue; -1 = none.
+func (k *consumer) committed(ctx context.Context, q int32) (int64, error) {
+	return committed(ctx, k.ask, k.topic, k.group, q)
+}
+
+func committed(ctx context.Context, ask func(context.Context, int, map[string]string) (map[string]string, error), topic, group string, q int32) (int64, error) {
+	answer, err := ask(ctx, codeQueryOffset, map[string]string{
+		"consumerGroup": group, "topic": topic, "queueId": strconv.Itoa(int(q)), "setZeroIfNotFound": "false",
+	})
+	if answered(err, answerQueryNotFound) {
+		return -1, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(answer["offset"], 10, 64)
+}
+
+// Poll waits for messages. Deliveries carry no attempt: nobody counts them.
+func (k *consumer) Poll(ctx context.Context) ([]system.Delivery, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for len(k.waiting) == 0 {
+		if ctx.Err() != nil {
+			return nil, nil
+		}
+		request, err := k.client.Poll(ctx, pollSlice)
+		if err != nil && !rmqconsumer.IsNoNewMsgError(err) {
+			return nil, fmt.Errorf("poll: %w", err)
+		}
+		if request != nil {
+			// It is never acknowledged to the library, whose way of doing so also moves positions by itself.
+			k.waiting = request.GetMsgList()
+		}
+	}
+	n := min(k.most, len(k.waiting))
+	ds := make([]system.Delivery, 0, n)
+	for _, m := range k.waiting[:n] {
+		ds = append(ds, system.Delivery{
+			Key: []byte(m.GetKeys()), Payload: m.Body, Partition: int32(m.Queue.QueueId), Offset: m.QueueOffset,
+		})
+	}
+	k.waiting = k.waiting[n:]
+	return ds, nil
+}
+
+// Settle commits, for each queue, the offset behind the last of ds.
+func (k *consumer) Settle(ctx context.Context, ds []system.Delivery) error {
+	if k.config.Group == "" {
+		return fmt.Errorf("settle: a consumer without a group has no positions: %w", system.ErrUsage)
+	}
+	var errs []error
+	for _, s := range k.Commit(ctx, ds) {
+		if s.Outcome != ledger.OK {
+			errs = append(errs, fmt.Errorf("settle queue %d: %s", s.Partition, s.Err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Commit commits like Settle. The library sends commits one-way, so that nobody confirms them; the broker is asked afterwards
+// what it has, which is the confirm. It keeps positions in memory and writes them every 5 s (flushConsumerOffsetInterval).
+func (k *consumer) Commit(ctx context.Context, ds []system.Delivery) []system.Settlement {
+	next := map[int32]int64{}
+	for _, d := range ds {
+		next[d.Partition] = max(next[d.Partition], d.Offset+1)
+	}
+	var all []system.Settlement
+	for _, q := range k.queues {
+		if at, ok := next[q]; ok {
+			all = append(all, k.commitQueue(ctx, q, at))
+		}
+	}
+	return all
+}
+
+func (k *consumer) commitQueue(ctx context.Context, q int32, next int64) system.Settlement {
+	s := system.Settlement{Partition: q, Next: next, Err: "no answer"}
+	ctx, cancel := context.WithTimeout(ctx, k.commit)
+	defer cancel()
+	err := k.client.UpdateOffset(k.queue(q), next)
+	if err == nil {
+		err = k.client.PersistOffset(ctx, k.topic)
+	}
+	if err != nil {
+		s.Err = errorClass(err, nil)
+		return s
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		at, err := k.committed(ctx, q)
+		switch {
+		case err == nil && at == next:
+			s.Outcome, s.Err = ledger.OK, ""
+			return s
+		case err != nil:
+			s.Err = errorClass(err, nil)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return s
+		}
+	}
+}
+
+// Watch hands every change to f: all queues are the consumer's own from its beginning to its end.
+func (k *consumer) Watch(f func(system.Change)) {
+	k.watch = f
+	f(system.Change{Kind: system.Assigned, At: clock.Now(), Partitions: k.queues})
+}
+
+// Close gives the queues up and ends the client.
+func (k *consumer) Close(context.Context) error {
+	if k.watch != nil {
+		k.watch(system.Change{Kind: system.Revoked, At: clock.Now(), Partitions: k.queues})
+		k.watch = nil
+	}
+	return k.client.Shutdown()
+}

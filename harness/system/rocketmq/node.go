@@ -1,0 +1,268 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"conform/harness/internal/container"
+	"conform/harness/internal/netproxy"
+	"conform/harness/system"
+)
+
+var (
+	_ system.Killer       = (*Cluster)(nil)
+	_ system.Stopper      = (*Cluster)(nil)
+	_ system.Pauser       = (*Cluster)(nil)
+	_ system.Diskful      = (*Cluster)(nil)
+	_ system.LogCollector = (*Cluster)(nil)
+	_ system.Incarnated   = (*Cluster)(nil)
+)
+
+// stopGrace is what a graceful stop may take before it is none any more.
+const stopGrace = 30 * time.Second
+
+// Node is one broker.
+type Node struct {
+	name    string
+	cluster *Cluster
+	haPort  int
+	broker  *container.Container
+	data    *container.Volume
+	link    *netproxy.Link
+	master  atomic.Bool // the role it is configured with; of no meaning under a controller
+	wiped   atomic.Bool // its disk was taken
+}
+
+// Name returns "rocketmq-1" and so on.
+func (n *Node) Name() string { return n.name }
+
+// port is where it listens inside, and its link outside.
+func (n *Node) port() int { return n.link.Port() }
+
+func (n *Node) direct() string { return n.cluster.pod.HostPort(n.port()) }
+
+func (n *Node) isMaster() bool { return n.master.Load() }
+
+// running says that the broker's process is there, frozen or not.
+func (n *Node) running(ctx context.Context) (container.State, error) {
+	s, err := n.broker.State(ctx)
+	if err != nil {
+		return s, err
+	}
+	if !s.Running {
+		return s, fmt.Errorf("%s is down (exit code %d)", n.name, s.ExitCode)
+	}
+	return s, nil
+}
+
+// up starts the broker's process and waits until it serves and the name server knows it.
+func (n *Node) up(ctx context.Context) error {
+	if err := n.broker.Start(ctx); err != nil {
+		return err
+	}
+	if _, err := n.broker.WaitLog(ctx, started); err != nil {
+		return err
+	}
+	if err := n.cluster.await(ctx, n.name+" is registered", n.serves); err != nil {
+		return fmt.Errorf("%w; log ends:\n%s", err, n.broker.Tail(context.WithoutCancel(ctx), 20))
+	}
+	return nil
+}
+
+// serves says whether the name server tells clients of the broker, and the broker answers.
+func (n *Node) serves(ctx context.Context) error {
+	route, err := n.cluster.route(ctx, clusterName)
+	if err != nil {
+		return err
+	}
+	for _, addr := range route {
+		if n.cluster.at(addr) == n {
+			_, _, err := ask(ctx, n.direct(), codeHAStatus, nil, nil)
+			return err
+		}
+	}
+	return fmt.Errorf("%s is not registered", n.name)
+}
+
+// Incarnation tells by pid and time of its start which process of the broker runs, if one does.
+func (c *Cluster) Incarnation(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	s, err := n.broker.State(ctx)
+	return s.Incarnation(), err
+}
+
+// Kill ends the broker by SIGKILL, also a paused one, and returns once its process is gone.
+func (c *Cluster) Kill(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	before, err := n.running(ctx)
+	if err != nil {
+		return "", fmt.Errorf("kill: %w", err)
+	}
+	if err := n.broker.Signal(ctx, "KILL"); err != nil {
+		return "", err
+	}
+	// An engine on cgroup v1 delivers the signal to a frozen process only once it is thawed.
+	if before.Paused {
+		if err := n.broker.Unpause(ctx); err != nil {
+			return "", err
+		}
+	}
+	return n.gone(ctx, before.PID)
+}
+
+// gone waits until the broker's process is gone and tells its exit code.
+func (n *Node) gone(ctx context.Context, pid int) (string, error) {
+	var s container.State
+	err := n.cluster.await(ctx, n.name+" is gone", func(ctx context.Context) (err error) {
+		if s, err = n.broker.State(ctx); err == nil && s.Running {
+			err = fmt.Errorf("process %d still runs", s.PID)
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("process %d of %s gone, exit code %d", pid, n.name, s.ExitCode), nil
+}
+
+// Start starts a broker that is down and waits until it serves. A running one is no error. In a pair, a master whose disk was
+// lost comes back as the replica, after the other broker was made the master, as an operator would do: it is stopped, given
+// the other role, and started.
+func (c *Cluster) Start(ctx context.Context, node system.Node) error {
+	n, err := c.own(node)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startCeiling, fmt.Errorf("not ready after %s", startCeiling))
+	defer cancel()
+	if c.config.layout == Pair && n.wiped.Load() && n.isMaster() {
+		if err := c.swap(ctx, n); err != nil {
+			return fmt.Errorf("start %s: make the other broker the master: %w", n.name, err)
+		}
+	}
+	if err := n.up(ctx); err != nil {
+		return fmt.Errorf("start %s: %w", n.name, err)
+	}
+	n.wiped.Store(false)
+	return nil
+}
+
+// swap makes the other broker of a pair the master, and this one, which is down, its replica.
+func (c *Cluster) swap(ctx context.Context, lost *Node) error {
+	other := c.nodes[0]
+	if other == lost {
+		other = c.nodes[1]
+	}
+	if err := other.broker.Unpause(ctx); err != nil {
+		return err
+	}
+	if s, err := other.broker.State(ctx); err != nil || s.Running {
+		if err != nil {
+			return err
+		}
+		if err := other.broker.Stop(ctx, stopGrace); err != nil {
+			return err
+		}
+	}
+	other.master.Store(true)
+	lost.master.Store(false)
+	for _, n := range c.nodes {
+		if err := n.broker.Put(ctx, container.File{Path: confFile, Content: c.config.broker(n)}); err != nil {
+			return err
+		}
+	}
+	return other.up(ctx)
+}
+
+// Stop ends the broker gracefully. It must end in time: a stop that turns into a kill is an error.
+func (c *Cluster) Stop(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	before, err := n.running(ctx)
+	if err != nil {
+		return "", fmt.Errorf("stop: %w", err)
+	}
+	if err := n.broker.Stop(ctx, stopGrace); err != nil {
+		return "", err
+	}
+	proof, err := n.gone(ctx, before.PID)
+	if err != nil {
+		return "", err
+	}
+	const sigkill = 137
+	if s, err := n.broker.State(ctx); err != nil || s.ExitCode == sigkill {
+		return proof, errors.Join(err, fmt.Errorf("stop %s: not ended after %s and killed", n.name, stopGrace))
+	}
+	return proof, nil
+}
+
+// Pause freezes the broker's process (the cgroup freezer): its kernel goes on accepting connections and taking bytes until
+// the sockets' buffers are full. What a replica's kernel has taken from its master is written after a Resume, even if the
+// master is gone by then: to keep a replica from what its master has, cut the replication (Isolate).
+func (c *Cluster) Pause(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	if err := n.broker.Pause(ctx); err != nil {
+		return "", err
+	}
+	s, err := n.running(ctx)
+	if err != nil {
+		return "", fmt.Errorf("pause: %w", err)
+	}
+	if !s.Paused {
+		return "", fmt.Errorf("pause %s: process %d still runs", n.name, s.PID)
+	}
+	return fmt.Sprintf("process %d of %s frozen", s.PID, n.name), nil
+}
+
+// Resume lets a paused broker go on; one that is not paused or not running is no error.
+func (c *Cluster) Resume(ctx context.Context, node system.Node) error {
+	n, err := c.own(node)
+	if err != nil {
+		return err
+	}
+	return n.broker.Unpause(ctx)
+}
+
+// LoseDisk empties the volume of a broker that is down. See Start for how it comes back.
+func (c *Cluster) LoseDisk(ctx context.Context, node system.Node) (string, error) {
+	n, err := c.own(node)
+	if err != nil {
+		return "", err
+	}
+	if s, err := n.broker.State(ctx); err != nil || s.Running {
+		return "", errors.Join(err, fmt.Errorf("lose disk of %s: it still runs: %w", n.name, system.ErrUsage))
+	}
+	removed, err := n.data.Empty(ctx)
+	if err != nil {
+		return "", fmt.Errorf("lose disk of %s: %w", n.name, err)
+	}
+	if removed == 0 {
+		return "", fmt.Errorf("lose disk of %s: it was empty already", n.name)
+	}
+	n.wiped.Store(true)
+	return fmt.Sprintf("%d files and folders on the disk of %s, now 0", removed, n.name), nil
+}
+
+// CollectLog copies the broker's log since the cluster's start, restarts included.
+func (c *Cluster) CollectLog(ctx context.Context, node system.Node, w io.Writer) error {
+	n, err := c.own(node)
+	if err != nil {
+		return err
+	}
+	return n.broker.Logs(ctx, w, container.LogRange{})
+}

@@ -1,0 +1,130 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"conform/harness/system"
+)
+
+// DestinationSettings documents the settings of a destination, and their defaults.
+func DestinationSettings() map[string]string {
+	return map[string]string{
+		"perm":         "6 (read and write), 4 (read) or 2 (write); default 6",
+		"message.type": "NORMAL, FIFO, DELAY or TRANSACTION, as the topic says it; default none. Brokers check it only if told to",
+	}
+}
+
+// topicName is a name as RocketMQ takes it: letters, digits, '_', '-', '%' and '|' (TopicValidator). Groups are named alike.
+func topicName(name string) string { return strings.ReplaceAll(name, ".", "|") }
+
+// plainName undoes topicName.
+func plainName(name string) string { return strings.ReplaceAll(name, "|", ".") }
+
+// Create makes a topic on every broker and waits until each of them and the name server know it. A replica would copy it from
+// its master, but only once a minute. A topic is led by the master of its group, whoever that is; under a controller d.Leader
+// is made the master first, elsewhere it is not heeded.
+func (c *Cluster) Create(ctx context.Context, d system.DestinationSpec) error {
+	if err := c.create(ctx, d); err != nil {
+		return fmt.Errorf("create topic %s: %w", d.Name, err)
+	}
+	return nil
+}
+
+func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
+	s := newSettings(d.Settings, DestinationSettings())
+	perm := s.choice("perm", "6", "6", "4", "2")
+	kind := s.choice("message.type", "", "NORMAL", "FIFO", "DELAY", "TRANSACTION")
+	if s.err != nil {
+		return s.err
+	}
+	name := topicName(d.Name)
+	if len(name) > 127 {
+		return fmt.Errorf("the name has %d characters, RocketMQ takes 127: %w", len(name), system.ErrUsage)
+	}
+	if d.Leader != nil && c.config.layout == Controller {
+		n, err := c.own(d.Leader)
+		if err != nil {
+			return err
+		}
+		if err := c.lead(ctx, n); err != nil {
+			return err
+		}
+	}
+	queues := max(1, d.Partitions)
+	fields := map[string]string{
+		"topic": name, "defaultTopic": "TBW102", "readQueueNums": strconv.Itoa(queues), "writeQueueNums": strconv.Itoa(queues),
+		"perm": perm, "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+	}
+	if kind != "" {
+		fields["attributes"] = "+message.type=" + kind
+	}
+	c.mu.Lock()
+	c.made[name] = queues
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 2*changeTimeout)
+	defer cancel()
+	return c.await(ctx, "every broker has it", func(ctx context.Context) error {
+		for _, n := range c.nodes {
+			if _, _, err := ask(ctx, n.direct(), codeCreateTopic, fields, nil); err != nil {
+				return fmt.Errorf("%s: %w", n.name, err)
+			}
+		}
+		for _, n := range c.nodes {
+			if _, err := n.maxOffset(ctx, name, queues-1); err != nil {
+				return fmt.Errorf("%s: %w", n.name, err)
+			}
+		}
+		route, err := c.route(ctx, name)
+		if err != nil {
+			return err
+		}
+		if c.at(route[masterID]) == nil {
+			return errors.New("the name server knows no master of it")
+		}
+		return nil
+	})
+}
+
+// Delete removes a topic; one that is gone already is no error.
+func (c *Cluster) Delete(ctx context.Context, name string) error {
+	topic := topicName(name)
+	var errs []error
+	for _, n := range c.nodes {
+		if _, err := n.running(ctx); err != nil {
+			continue // what it has goes with the cluster
+		}
+		_, _, err := ask(ctx, n.direct(), codeDeleteTopic, map[string]string{"topic": topic}, nil)
+		if err != nil && !answered(err, answerTopicNotExist) {
+			errs = append(errs, fmt.Errorf("%s: %w", n.name, err))
+		}
+	}
+	_, _, err := ask(ctx, c.pod.HostPort(portNamesrv), codeDeleteTopicRoute, map[string]string{"topic": topic, "clusterName": clusterName}, nil)
+	if err != nil && !answered(err, answerTopicNotExist) {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("delete topic %s: %w", name, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.made, func(n string, _ int) bool { return n == topic })
+	return nil
+}
+
+// queues tells how many queues a topic was made with.
+func (c *Cluster) queues(topic string) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, ok := c.made[topic]
+	if !ok {
+		return 0, fmt.Errorf("topic %s was not made by this cluster (there are %s): %w",
+			topic, strings.Join(slices.Sorted(maps.Keys(c.made)), ", "), system.ErrUsage)
+	}
+	return n, nil
+}

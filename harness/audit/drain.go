@@ -72,7 +72,7 @@ func (c *drainCheck) conclude() error {
 				known[e.ID()] = seen{true, k.done}
 				c.part(e.Pos).got = append(c.part(e.Pos).got, e.At)
 			}
-		case e.Outcome != ledger.OK || e.Pos.Offset < 0:
+		case e.Outcome != ledger.OK:
 		case e.Kind == ledger.Complete:
 			c.part(e.Pos).in = append(c.part(e.Pos).in, e.At)
 		default:

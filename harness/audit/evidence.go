@@ -484,7 +484,7 @@ func (a *auditor) groupEnds() Proof {
 			continue
 		}
 		for d, dest := range a.header.Destinations {
-			if !a.reads(g, uint16(d)) {
+			if !a.reads(g, uint16(d)) || g.queues[uint16(d)] != nil { // queues have no positions
 				continue
 			}
 			for p := range max(1, dest.Partitions) {

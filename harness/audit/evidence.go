@@ -23,7 +23,7 @@ func (a *auditor) judge() Verdict {
 	}
 	v.Proofs = a.proofs()
 	complete := true
-	for _, p := range v.Proofs {
+	for _, p := range causesFirst(v.Proofs) {
 		if !p.OK {
 			complete = false
 			v.Reasons = append(v.Reasons, fmt.Sprintf("%s: want %s, got %s", p.Name, p.Want, p.Got))
@@ -69,6 +69,17 @@ func (a *auditor) judge() Verdict {
 		v.Reasons = nil
 	}
 	return v
+}
+
+// causesFirst puts the proofs first whose lack explains that of others: a worker that was killed has written no more.
+func causesFirst(proofs []Proof) []Proof {
+	rank := func(p Proof) int {
+		if i := slices.Index([]string{"nodes", "workers"}, p.Name); i >= 0 {
+			return i
+		}
+		return 2
+	}
+	return slices.SortedStableFunc(slices.Values(proofs), func(a, b Proof) int { return rank(a) - rank(b) })
 }
 
 // expected says whether a finding is the anomaly that a control must reproduce.

@@ -612,3 +612,23 @@ func TestSilenceBeforeAFailoverCounts(t *testing.T) {
 		t.Errorf("%v: %v", v.Arm, v.Reasons)
 	}
 }
+
+// TestCausesComeFirst: a worker that was killed from outside explains what else is missing, and is named first.
+func TestCausesComeFirst(t *testing.T) {
+	x := striking().then(nil, func(js []journal) {
+		each(js, func(e *ledger.Event) {
+			if e.Kind == ledger.WorkerEnd {
+				e.Outcome, e.Detail = ledger.Failed, "died of itself: signal: killed"
+			}
+		})
+		remove(js, func(e *ledger.Event) bool { return e.Kind == ledger.Bite || e.Kind == ledger.StoreEnd })
+	})
+	h, js := x.build(t)
+	v, err := Audit(h, opener(t, js))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(v.Reasons) < 3 || !strings.HasPrefix(v.Reasons[0], "workers:") {
+		t.Errorf("reasons %q", v.Reasons)
+	}
+}

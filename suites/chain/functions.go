@@ -77,6 +77,12 @@ var functions = map[string]any{
 	"ConsumeInParallelUpTo": Loop(ConsumeInParallelUpTo),
 	"ConsumeCounting":       Loop(ConsumeCounting),
 	"ConsumeReturning":      Loop(ConsumeReturning),
+	"ConsumeInKeyOrder":     Loop(ConsumeInKeyOrder),
+	"ConsumeInTurn":         Loop(ConsumeInTurn),
+	"ConsumeMoving":         Loop(ConsumeMoving),
+	"ConsumeMovingLate":     Loop(ConsumeMovingLate),
+
+	"SetStateOnce": Handler(SetStateOnce),
 
 	"SettleHere":     Settler(SettleHere),
 	"SettleAnywhere": Settler(SettleAnywhere),

@@ -111,6 +111,17 @@ func Pairs() []Pair {
 			LookFor: "rabbitmq_global_messages_redelivered_total that grows while nothing is acknowledged; one event id in the log of failures again and again",
 		},
 		{
+			Name: "rabbitmq-ordering/dead-letter-and-return", Guarded: "ConsumeInKeyOrder", Unsafe: "ConsumeInTurn",
+			Anomaly: "stale-effect",
+			LookFor: "states older than the newest event of their key after each use of the retry queue; x-death headers of messages whose key has newer effects",
+			Query:   oldState,
+		},
+		{
+			Name: "rabbitmq-deadletter/ack-then-republish", Guarded: "ConsumeMoving", Unsafe: "ConsumeMovingLate",
+			Anomaly: "missing-effect/settled-early",
+			LookFor: "error handlers that ack and then publish; after a crash, event ids that failed and are in no inbox, no queue and no dead-letter queue",
+		},
+		{
 			Name: "inbox/redelivery/check-then-write", Guarded: "ApplyOnce", Unsafe: "ApplyUnlessSeen",
 			Anomaly: "duplicate-effect",
 			LookFor: "an inbox without a unique index; events with several effects",

@@ -55,6 +55,67 @@ func ConsumeReturning(ctx context.Context, s *Service, sub Subscriber, handle Ha
 	return b.err
 }
 
+// ConsumeInKeyOrder fetches one batch and works on it in order. What fails goes to a queue from where it comes back later,
+// behind what has come meanwhile; so the later events of its key go there too, until all of them have come back.
+func ConsumeInKeyOrder(ctx context.Context, s *Service, sub Subscriber, handle Handler) error {
+	b := s.fetch(ctx, sub)
+	defer b.release(ctx)
+	for i := range b.deliveries {
+		waits := b.behindParked(ctx, i) // safe: an older event of its key is away: this one goes after it
+		back := waits || b.handleOrPark(ctx, i, handle)
+		b.settleUnless(ctx, i, back)
+	}
+	return b.err
+}
+
+// ConsumeInTurn is ConsumeInKeyOrder, but sends away the one that fails and no other.
+func ConsumeInTurn(ctx context.Context, s *Service, sub Subscriber, handle Handler) error {
+	b := s.fetch(ctx, sub)
+	defer b.release(ctx)
+	for i := range b.deliveries {
+		waits := false // unsafe: it overtakes an older event of its key
+		back := waits || b.handleOrPark(ctx, i, handle)
+		b.settleUnless(ctx, i, back)
+	}
+	return b.err
+}
+
+// ConsumeMoving fetches one batch, and moves what fails to where the Publisher leads.
+func ConsumeMoving(ctx context.Context, s *Service, sub Subscriber, handle Handler) error {
+	b := s.fetch(ctx, sub)
+	defer b.release(ctx)
+	for i := range b.deliveries {
+		failed := b.handle(ctx, i, handle)
+		b.republish(ctx, i, failed) // safe: confirmed there before it is settled here; after a crash it is there twice
+		b.settleOne(ctx, i)
+	}
+	return b.err
+}
+
+// ConsumeMovingLate is ConsumeMoving in the other order.
+func ConsumeMovingLate(ctx context.Context, s *Service, sub Subscriber, handle Handler) error {
+	b := s.fetch(ctx, sub)
+	defer b.release(ctx)
+	for i := range b.deliveries {
+		failed := b.handle(ctx, i, handle)
+		b.settleOne(ctx, i)
+		b.republish(ctx, i, failed) // unsafe: after a crash before this line it is neither here nor there
+	}
+	return b.err
+}
+
+// SetStateOnce sets the state of a key to what the event says, once for each event. It has its order from the queue.
+func SetStateOnce(ctx context.Context, s *Service, ev Event) (Result, error) {
+	w := s.begin(ctx, ev)
+	defer w.end(ctx)
+	w.remember(ctx, perConsumer)
+	w.change(ctx, always, Stale)
+	w.at(ctx, BeforeBusinessCommit)
+	w.commit(ctx)
+	w.at(ctx, AfterBusinessCommit)
+	return w.done()
+}
+
 // Channel is what a delivery was received on. Delivery tags number the deliveries of one channel, from 1.
 type Channel interface {
 	// Holds says whether d came on the channel that is open now.
@@ -168,6 +229,63 @@ func (b *batch) settleUnless(ctx context.Context, i int, back bool) {
 		b.err = fmt.Errorf("give back: %w", err)
 	}
 	b.done(i)
+}
+
+// behindParked says whether an older event of the key is parked, and parks this one behind it.
+func (b *batch) behindParked(ctx context.Context, i int) (waits bool) {
+	if b.err != nil {
+		return false
+	}
+	ev := b.deliveries[i].Event
+	err := b.s.DB.QueryRow(ctx, "SELECT EXISTS (SELECT FROM parked WHERE consumer = $1 AND key = $2 AND version < $3)",
+		b.s.Name, int64(ev.Key), ev.Version).Scan(&waits)
+	if err != nil {
+		b.err = fmt.Errorf("look for parked events: %w", err)
+		return false
+	}
+	if waits {
+		b.setAside(ctx, ev)
+	}
+	return waits
+}
+
+// handleOrPark does the work on a delivery. One that fails is parked, and has to come back.
+func (b *batch) handleOrPark(ctx context.Context, i int, handle Handler) (back bool) {
+	failed := b.handle(ctx, i, handle)
+	if b.err != nil {
+		return false
+	}
+	ev := b.deliveries[i].Event
+	if failed != nil {
+		b.setAside(ctx, ev)
+		return true
+	}
+	if _, err := b.s.DB.Exec(ctx, "DELETE FROM parked WHERE consumer = $1 AND event_id = $2", b.s.Name, int64(ev.ID)); err != nil {
+		b.err = fmt.Errorf("end parking: %w", err)
+	}
+	return false
+}
+
+// setAside notes that an event is parked.
+func (b *batch) setAside(ctx context.Context, ev Event) {
+	_, err := b.s.DB.Exec(ctx, "INSERT INTO parked (consumer, event_id, key, version) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+		b.s.Name, int64(ev.ID), int64(ev.Key), ev.Version)
+	if err != nil {
+		b.err = fmt.Errorf("park: %w", err)
+	}
+}
+
+// republish publishes a delivery that failed, and waits for the confirm.
+func (b *batch) republish(ctx context.Context, i int, failed error) {
+	if b.err != nil || failed == nil {
+		return
+	}
+	ev := b.deliveries[i].Event
+	if err := b.s.Publisher.Publish(ctx, ev); err != nil {
+		b.err = fmt.Errorf("republish: %w", err)
+		return
+	}
+	b.at(ctx, AfterConfirm, i)
 }
 
 // countAndPark counts a failure, and keeps the event as a dead letter after the last one. It says whether the event is to

@@ -124,6 +124,54 @@ func init() {
 	}
 }
 
+func init() {
+	faults["rabbitmq-ordering/dead-letter-and-return"] = func(t *testing.T, e *env, function string) string {
+		older, newer := event(1, 1, 1), event(2, 1, 2)
+		must(t, PlaceOrder(t.Context(), e.Service, older))
+		must(t, PlaceOrder(t.Context(), e.Service, newer))
+		q := &queue{ready: []Event{older, newer}}
+		tries := 0
+		flaky := func(ctx context.Context, s *Service, ev Event) (Result, error) {
+			if tries++; tries == 1 {
+				return "", ErrTemporary
+			}
+			return SetStateOnce(ctx, s, ev)
+		}
+		for range 5 {
+			must(t, get[Loop](t, function)(t.Context(), e.Service, toTail{q}, flaky))
+		}
+		if n := scan[int](t, e, "SELECT count(*) FROM parked"); n != 0 || len(q.ready) > 0 {
+			t.Errorf("%d parked, %d left", n, len(q.ready))
+		}
+		if scan[int64](t, e, "SELECT version FROM balances WHERE key = 1") != newer.Version {
+			return "stale-effect"
+		}
+		return ""
+	}
+
+	faults["rabbitmq-deadletter/ack-then-republish"] = func(t *testing.T, e *env, function string) string {
+		q := &queue{ready: []Event{first}}
+		failing := func(context.Context, *Service, Event) (Result, error) { return "", ErrTemporary }
+		e.crashAt(AfterSettle)
+		must(t, get[Loop](t, function)(t.Context(), e.Service, unreleased{q}, failing))
+		q.reopen()
+		must(t, get[Loop](t, function)(t.Context(), e.Service, q, failing))
+		e.deliver(t, ApplyOnce, e.broker.published()...) // who takes care of what was moved
+		return e.effectAnomaly(t, "settled-early", mailer, first)
+	}
+}
+
+// toTail is a queue to whose tail comes what is given back.
+type toTail struct{ *queue }
+
+func (q toTail) Release(_ context.Context, ds []Delivery) error {
+	for _, d := range ds {
+		q.take(d)
+		q.ready = append(q.ready, d.Event)
+	}
+	return nil
+}
+
 // unreleased is a queue whose consumer dies before it gives anything back.
 type unreleased struct{ *queue }
 

@@ -152,6 +152,16 @@ CREATE TABLE reconciliation (
 );
 INSERT INTO reconciliation DEFAULT VALUES;
 
+-- Events that wait elsewhere for their next turn: the later ones of their key must not overtake them.
+CREATE TABLE parked (
+	consumer text NOT NULL,
+	event_id bigint NOT NULL,
+	key      bigint NOT NULL,
+	version  bigint NOT NULL,
+	PRIMARY KEY (consumer, event_id)
+);
+CREATE INDEX parked_key ON parked (consumer, key, version);
+
 -- Events that were given up, with all that a person needs to decide. The digest is part of the key because two payloads
 -- under one event id are two letters.
 CREATE TABLE dead_letter (

@@ -7,7 +7,7 @@ import (
 )
 
 func init() {
-	register(check{name: MissingEffect, version: 2, reports: []string{MissingEffect}, start: func(a *auditor) any { return &missingCheck{a} }})
+	register(check{name: MissingEffect, version: 3, reports: []string{MissingEffect}, start: func(a *auditor) any { return &missingCheck{a} }})
 }
 
 // missingCheck finds business events that happened and have no effect. A dead letter is an end like an
@@ -74,7 +74,7 @@ func (c *missingCheck) conclude() error {
 	}
 	found := false
 	lacks := func(event uint64, f *facts, i int) bool {
-		return a.committed(*f) && *f&(effectBit<<i) == 0 && !a.ended(*f) && !a.elsewhere(event, i)
+		return a.tableRead(a.business.effects[i].Name) && a.committed(*f) && *f&(effectBit<<i) == 0 && !a.ended(*f) && !a.elsewhere(event, i)
 	}
 	a.business.walk(func(event uint64, f *facts) {
 		for i, t := range a.business.effects {

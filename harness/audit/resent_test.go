@@ -31,6 +31,7 @@ func TestClaimIsKeptByAnotherAttempt(t *testing.T) {
 		h.Chain = ledger.Chain{}
 		js := base()
 		js[0].Events = append(js[0].Events, c.more...)
+		js[0].Events = append(js[0].Events, ledger.Event{Kind: ledger.StoreEnd, At: 60})
 		v, err := Audit(h, opener(t, js))
 		if err != nil {
 			t.Fatal(err)

@@ -515,3 +515,43 @@ func (k *consumer) ask(f *frame) (*body, error) {
 
 // Close implements system.Consumer.
 func (k *consumer) Close(context.Context) error { return k.conn.Close() }
+
+var _ system.PositionClients = Clients{}
+
+// OpenPositions implements system.PositionClients. It connects anew for each question.
+func (Clients) OpenPositions(_ context.Context, c system.ClientConfig) (system.GroupAsker, error) {
+	return asker{c}, nil
+}
+
+type asker struct{ c system.ClientConfig }
+
+// GroupPositions implements system.GroupPositions.
+func (a asker) GroupPositions(ctx context.Context, destination, group string) ([]system.GroupPosition, error) {
+	c := a.c
+	c.Destination = destination
+	conn, r, err := connect(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	k := &consumer{c: c, conn: conn, r: r}
+	var ps []system.GroupPosition
+	for part := range max(1, c.Partitions) {
+		f := newFrame(kindPosition)
+		f.bytes([]byte(group))
+		f.int(int64(part))
+		b, err := k.ask(f)
+		if err != nil {
+			return nil, fmt.Errorf("find positions: %w", err)
+		}
+		p := system.GroupPosition{Partition: int32(part), Committed: b.int(), End: b.int()}
+		if err := b.err(); err != nil {
+			return nil, fmt.Errorf("find positions: %w", err)
+		}
+		ps = append(ps, p)
+	}
+	return ps, nil
+}
+
+// Close implements system.GroupAsker.
+func (asker) Close(context.Context) error { return nil }

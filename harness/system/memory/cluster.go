@@ -320,6 +320,17 @@ func (c *cluster) fetch(name, group string, part int32, offset int64) *frame {
 	return f
 }
 
+func (c *cluster) position(name, group string, part int32) *frame {
+	positions, err := c.GroupPositions(context.Background(), name, group)
+	if err != nil || part < 0 || int(part) >= len(positions) {
+		return nil
+	}
+	f := newFrame(kindPosition)
+	f.int(positions[part].Committed)
+	f.int(positions[part].End)
+	return f
+}
+
 func (c *cluster) commit(name, group string, part int32, offset int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -184,13 +184,15 @@ func (s *serving) answer(kind byte, b *body) (*frame, error) {
 	case kindCommit:
 		s.n.c.commit(s.dest, string(b.bytes()), int32(b.int()), b.int())
 		reply = newFrame(kindCommit)
+	case kindPosition:
+		reply = s.n.c.position(s.dest, string(b.bytes()), int32(b.int()))
 	default:
 		return nil, errFrame
 	}
 	if err != nil {
 		return nil, err
 	}
-	if b.bad || reply == nil && kind == kindFetch {
+	if b.bad || reply == nil && (kind == kindFetch || kind == kindPosition) {
 		return nil, errFrame
 	}
 	if out {

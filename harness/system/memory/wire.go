@@ -15,6 +15,7 @@ const (
 	kindProduce                  // records -> status and offset of each
 	kindFetch                    // group, partition, offset -> records; offset -1 = the committed one
 	kindCommit                   // group, partition, offset -> nothing
+	kindPosition                 // group, partition -> committed offset, -1 = none, and end
 	maxFrame     = 16 << 20
 	maxFetch     = 500
 	produceBatch = 500

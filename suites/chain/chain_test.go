@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // TestGuardedHoldsAndTwinBreaks runs the same fault against both functions of every pair: the guarded one must show nothing,
@@ -504,9 +505,14 @@ type lostAnswer struct {
 	DB
 	commits bool
 	lost    bool
+	refuse  int // how many transactions after that one cannot begin
 }
 
 func (l *lostAnswer) Begin(ctx context.Context) (pgx.Tx, error) {
+	if l.lost && l.refuse > 0 {
+		l.refuse--
+		return nil, &pgconn.PgError{Code: "53300", Message: "too many clients already"}
+	}
 	tx, err := l.DB.Begin(ctx)
 	if err != nil || l.lost {
 		return tx, err

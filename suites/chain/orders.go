@@ -79,8 +79,16 @@ func (s *Service) settleDoubt(ctx context.Context, ev Event) error {
 	case placed:
 		return nil
 	default:
-		return PlaceOrder(ctx, s, ev)
+		return stillInDoubt(PlaceOrder(ctx, s, ev))
 	}
+}
+
+// stillInDoubt is the error of another attempt at what is in doubt: that one may have been refused for sure, the first not.
+func stillInDoubt(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: an attempt before may have succeeded, the last did not: %v", ErrInDoubt, err)
 }
 
 // pause waits before the next attempt. It is false when ctx ended meanwhile.

@@ -27,6 +27,36 @@ func TestCommitThatWasLost(t *testing.T) {
 	}
 }
 
+// TestDoubtOutlivesARefusal: an attempt that is refused for sure says nothing of the one before it, whose outcome is unknown.
+func TestDoubtOutlivesARefusal(t *testing.T) {
+	e := newEnv(t)
+	e.DB = &lostAnswer{DB: e.pool, refuse: 1}
+	must(t, PlaceOrderSurely(t.Context(), e.Service, first))
+	if got := scan[string](t, e, "SELECT string_agg(event_id::text, ' ') FROM orders"); got != "1" {
+		t.Errorf("orders %s", got)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	e.broker.answer = func(n int, _ Event) (bool, error) {
+		switch n {
+		case 1, 4:
+			return true, io.ErrUnexpectedEOF
+		case 2:
+			return false, ErrRefused
+		case 5:
+			cancel() // it is the last attempt of the second send
+			return false, ErrRefused
+		}
+		return true, nil
+	}
+	must(t, SendUntilConfirmed(ctx, e.Service, first))
+	e.Sleep = func(ctx context.Context, _ time.Duration) error { return ctx.Err() }
+	if err := SendUntilConfirmed(ctx, e.Service, first); e.broker.publishes != 5 || errors.Is(err, ErrRefused) || !errors.Is(err, ErrInDoubt) {
+		t.Errorf("in doubt, then refused: %v after %d", err, e.broker.publishes)
+	}
+}
+
 // TestRelaysInParallel runs many relays and producers at once: nothing is left out, and the keys keep their order.
 func TestRelaysInParallel(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -64,7 +64,7 @@ func SendWhateverItTakes(ctx context.Context, s *Service, ev Event) error {
 func SendUntilConfirmed(ctx context.Context, s *Service, ev Event) error {
 	err := s.publishOne(ctx, ev)
 	for attempt := 1; isUnconfirmed(err) && s.pause(ctx, ev, attempt); attempt++ {
-		err = s.publishOne(ctx, ev) // safe: the same event id: if both arrive, they are one event
+		err = stillInDoubt(s.publishOne(ctx, ev)) // safe: the same event id: if both arrive, they are one event
 	}
 	return err
 }
@@ -73,7 +73,7 @@ func SendUntilConfirmed(ctx context.Context, s *Service, ev Event) error {
 func SendAgainAsNew(ctx context.Context, s *Service, ev Event) error {
 	err := s.publishOne(ctx, ev)
 	for attempt := 1; isUnconfirmed(err) && s.pause(ctx, ev, attempt); attempt++ {
-		err = s.publishOne(ctx, s.asNew(ev)) // unsafe: if the first did arrive, this is a second event
+		err = stillInDoubt(s.publishOne(ctx, s.asNew(ev))) // unsafe: if the first did arrive, this is a second event
 	}
 	return err
 }

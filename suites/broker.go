@@ -42,7 +42,7 @@ var onKafka = broker{
 var onRabbitMQ = broker{
 	system:      rabbitSystem,
 	clients:     rabbitmq.Clients{},
-	producer:    awaited,
+	producer:    map[string]string{"confirms": "true", "disconnected": "fail"},
 	consumer:    map[string]string{"ack": "manual", "prefetch": "50"},
 	few:         map[string]string{"max.poll": "4", "prefetch": "4"},
 	destination: quorumQueue,

@@ -134,21 +134,82 @@ func TestClients(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The queue takes acks when it likes: those that were written just before the connection is closed may be lost.
-		empty := func() {
-			until(t, "the queue is empty", func(ctx context.Context) error {
-				ready, unsettled, err := c.count(ctx, "settled")
-				if err == nil && ready+unsettled != 0 {
-					err = fmt.Errorf("%d ready, %d unsettled", ready, unsettled)
+		if err := k.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		until(t, "the queue is empty", func(ctx context.Context) error {
+			ready, unsettled, err := c.count(ctx, "settled")
+			if ready > 0 {
+				return fmt.Errorf("%d are ready again: %w", ready, errEnded)
+			}
+			if err == nil && unsettled != 0 {
+				err = fmt.Errorf("%d unsettled", unsettled)
+			}
+			return err
+		})
+	})
+	t.Run("who does not wait for a connection is refused", func(t *testing.T) {
+		create(t, c, "impatient", nil)
+		p := open(t, c, "impatient", map[string]string{"disconnected": "fail"})
+		if rs := publish(t, p, 0, 5); outcomes(rs) != "map[ok :5]" {
+			t.Fatal(outcomes(rs))
+		}
+		cut, err := c.CutLink(t.Context(), c.nodes[0], system.Reset, system.Both)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := 5
+		send := func() []system.Receipt {
+			next += 5
+			return publish(t, p, next-5, 5)
+		}
+		until(t, "publishes are refused", func(context.Context) error {
+			if rs := send(); outcomes(rs) != "map[fail not-connected:5]" {
+				return errors.New(outcomes(rs))
+			}
+			return nil
+		})
+		if err := cut.Heal(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "publishes are confirmed", func(context.Context) error {
+			if rs := send(); outcomes(rs) != "map[ok :5]" {
+				return errors.New(outcomes(rs))
+			}
+			return nil
+		})
+	})
+	t.Run("groups have a queue each", func(t *testing.T) {
+		create(t, c, "shared", map[string]string{"groups": "mailers billers"})
+		publish(t, open(t, c, "shared", nil), 0, 20)
+		for _, group := range []string{"shared.mailers", "shared.billers"} {
+			config := client(c, "shared", group, map[string]string{"queue": "group"})
+			config.Group = group
+			k, err := Clients{}.OpenConsumer(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ds := poll(t, k.(*consumer), 20)
+			if left, err := c.GroupBacklog(t.Context(), "shared", group); err != nil || left == 0 {
+				t.Errorf("%s holds %d, %v", group, left, err)
+			}
+			if state, err := c.GroupMembers(t.Context(), group); err != nil || state.Members != 1 || !state.Stable {
+				t.Errorf("%s: %+v, %v", group, state, err)
+			}
+			if err := errors.Join(k.Settle(t.Context(), ds), k.Close(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "nothing is left", func(ctx context.Context) error {
+				left, err := c.GroupBacklog(ctx, "shared", group)
+				if err == nil && left > 0 {
+					err = fmt.Errorf("%d", left)
 				}
 				return err
 			})
 		}
-		empty()
-		if err := k.Close(t.Context()); err != nil {
-			t.Error(err)
+		if ends, err := c.EndPositions(t.Context(), "shared"); err != nil || ends[0] != 20 {
+			t.Errorf("beside them: %v, %v", ends, err)
 		}
-		empty()
 	})
 	t.Run("returns and nacks are refusals", func(t *testing.T) {
 		create(t, c, "unbound", map[string]string{"binding": "false"})

@@ -12,7 +12,11 @@
 //	})
 //
 // A destination is a queue, and a direct exchange of the same name that it is bound to: producers publish to the exchange, so
-// that a missing binding is an ordinary fault. See [DestinationSettings] for dead-letter targets and arguments.
+// that a missing binding is an ordinary fault. See [DestinationSettings] for dead-letter targets and arguments. A group of
+// consumers is a queue of its own, bound to the same exchange: then the destination's own queue, which nobody consumes from,
+// is the store.
+//
+// Nothing answers an ack. What a consumer has settled stays in doubt, until Close has returned nil.
 //
 // A node has three ports. 5672 is AMQP's: clients reach it through the node's link, the adapter's own drains past it. 15672
 // is the management interface, which tells who leads and which members have what. 25672 and 4369 are what nodes talk over; an

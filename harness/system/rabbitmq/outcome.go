@@ -30,12 +30,13 @@ const (
 
 // The ends of a publish that are no errors of the library.
 var (
-	errNotTaken    = errors.New("not taken by the client")
-	errNacked      = errors.New("nacked")
-	errReturned    = errors.New("returned: no queue is bound")
-	errConnection  = errors.New("connection or channel closed before the confirm")
-	errClosed      = errors.New("client closed before the confirm")
-	errUnconfirmed = errors.New("written to a channel without confirms")
+	errNotTaken     = errors.New("not taken by the client")
+	errNotConnected = errors.New("not connected")
+	errNacked       = errors.New("nacked")
+	errReturned     = errors.New("returned: no queue is bound")
+	errConnection   = errors.New("connection or channel closed before the confirm")
+	errClosed       = errors.New("client closed before the confirm")
+	errUnconfirmed  = errors.New("written to a channel without confirms")
 )
 
 // End is one line of the table from ends of a publish to what they prove.
@@ -50,6 +51,7 @@ type End struct {
 func Ends() []End {
 	return []End{
 		{errNotTaken, NotStored, "not-taken", "the caller gave up before the client had taken the message"},
+		{errNotConnected, NotStored, "not-connected", "there is no connection, and the caller does not wait for the next one"},
 		{errNacked, NotStored, "nacked", "basic.nack: the node says that it was unable to take it; documented for an internal error or an overflow with reject-publish"},
 		{errReturned, NotStored, "returned", "basic.return: mandatory and unroutable; the basic.ack behind it confirms only that this was found out"},
 		{errConnection, Never, "connection-closed", "no confirm: the node may have it; the library resolves such confirms as not acked, which is no nack"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +36,7 @@ func (Clients) OpenProducer(ctx context.Context, c system.ClientConfig) (system.
 		mandatory:   s.flag("mandatory", false),
 		resend:      s.choice("unconfirmed", "in-doubt", "in-doubt", "resend") == "resend",
 		resendNacks: s.choice("nacked", "fail", "fail", "resend") == "resend",
+		failFast:    s.choice("disconnected", "wait", "wait", "fail") == "fail",
 		mode:        amqp.Persistent,
 		room:        make(chan struct{}, s.number("max.buffered", 10000, 1)),
 		wake:        make(chan struct{}, 1),
@@ -46,6 +48,10 @@ func (Clients) OpenProducer(ctx context.Context, c system.ClientConfig) (system.
 	if ms := s.number("expiration", -1, 0); ms >= 0 {
 		p.expiration = strconv.Itoa(ms)
 	}
+	p.delay = s.choice("delay.by", "none", "none", "queue", "message")
+	p.delayMS, p.longMS, p.longEvery = s.number("delay.ms", 1000, 1), s.number("delay.long.ms", 0, 0), s.number("delay.long.every", 0, 0)
+	p.priority = s.number("priority", 0, 0)
+	p.later, p.after = s.number("priority.later", p.priority, 0), s.number("priority.after", 0, 0)
 	leader := s.choice("connect", "leader", "leader", "any") == "leader"
 	heartbeat := time.Duration(s.number("heartbeat.s", 10, 1)) * time.Second
 	if !p.confirms && (p.resend || p.resendNacks) {
@@ -91,8 +97,16 @@ type producer struct {
 	mandatory   bool
 	resend      bool
 	resendNacks bool
+	failFast    bool // what cannot be published now is refused, as by the library's own Publish
 	mode        uint8
 	expiration  string
+	delay       string
+	delayMS     int
+	longMS      int
+	longEvery   int
+	priority    int
+	later       int
+	after       int
 
 	room  chan struct{} // one token for each message in the client
 	wake  chan struct{} // capacity 1: there is something to publish
@@ -103,6 +117,7 @@ type producer struct {
 	mu      sync.Mutex
 	queue   []*send // not on the wire
 	closed  bool
+	away    bool   // there is no connection
 	blocked string // why the node does not read, "" if it does
 	notices int    // how often it has said that it does not
 }
@@ -138,16 +153,19 @@ func (p *producer) Send(ctx context.Context, m system.Message, done func(system.
 	}
 	s := &send{m: m, done: done}
 	p.mu.Lock()
-	closed := p.closed
-	if !closed {
+	closed, away := p.closed, p.away && p.failFast
+	if !closed && !away {
 		p.queue = append(p.queue, s)
 	}
 	p.mu.Unlock()
-	if closed {
+	switch {
+	case closed:
 		p.finish(s, errNotTaken)
-		return
+	case away:
+		p.finish(s, errNotConnected)
+	default:
+		p.nudge()
 	}
-	p.nudge()
 }
 
 func (p *producer) nudge() {
@@ -213,6 +231,7 @@ func (p *producer) run(life context.Context, l *lane) {
 			l.conn.abort()
 			<-l.gone
 			l = nil
+			p.lost()
 		}
 		if life.Err() != nil {
 			p.giveUp()
@@ -227,7 +246,29 @@ func (p *producer) run(life context.Context, l *lane) {
 			}
 			continue
 		}
+		p.mu.Lock()
+		p.away = false
+		p.mu.Unlock()
 		l = next
+	}
+}
+
+// lost notes that there is no connection. Whoever does not want to wait for the next one is told of what is not on the wire.
+func (p *producer) lost() {
+	p.mu.Lock()
+	p.away = true
+	var left []*send
+	if p.failFast {
+		p.queue = slices.DeleteFunc(p.queue, func(s *send) bool {
+			if !s.doubt {
+				left = append(left, s)
+			}
+			return !s.doubt
+		})
+	}
+	p.mu.Unlock()
+	for _, s := range left {
+		p.finish(s, errNotConnected)
 	}
 }
 
@@ -303,6 +344,28 @@ func (p *producer) back(front ...*send) {
 	p.nudge()
 }
 
+// route says by which key and with which expiration the message of that number is published.
+func (p *producer) route(seq uint64) (key, expiration string) {
+	if p.delay == "none" {
+		return routingKey(p.exchange), p.expiration
+	}
+	ms := p.delayMS
+	if p.longEvery > 0 && (seq+1)%uint64(p.longEvery) == 0 {
+		ms = p.longMS
+	}
+	if p.delay == "queue" {
+		return delayKey(strconv.Itoa(ms)), p.expiration
+	}
+	return delayKey(""), strconv.Itoa(ms)
+}
+
+func (p *producer) priorityOf(seq uint64) uint8 {
+	if seq >= uint64(p.after) {
+		return uint8(min(p.later, math.MaxUint8))
+	}
+	return uint8(min(p.priority, math.MaxUint8))
+}
+
 // publish puts one message on the wire. It returns false when the channel is no use any more.
 func (l *lane) publish(s *send) bool {
 	p := l.p
@@ -312,8 +375,9 @@ func (l *lane) publish(s *send) bool {
 	entry := &pending{send: s}
 	l.unconfirmed[tag] = entry // before the publish: the confirm may be faster than its return
 	l.mu.Unlock()
-	deferred, err := l.ch.PublishWithDeferredConfirm(p.exchange, routingKey(p.exchange), p.mandatory, false, amqp.Publishing{
-		MessageId: s.m.ID.String(), DeliveryMode: p.mode, Expiration: p.expiration, Body: s.m.Payload,
+	key, expiration := p.route(s.m.ID.Seq)
+	deferred, err := l.ch.PublishWithDeferredConfirm(p.exchange, key, p.mandatory, false, amqp.Publishing{
+		MessageId: s.m.ID.String(), DeliveryMode: p.mode, Expiration: expiration, Priority: p.priorityOf(s.m.ID.Seq), Body: s.m.Payload,
 		Headers: amqp.Table{headerKey: string(s.m.Key)},
 	})
 	if err == nil {

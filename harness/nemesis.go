@@ -248,6 +248,9 @@ func (n *nemesis) resolve(ctx context.Context, role plan.Role) ([]system.Node, e
 		most = slices.Delete(most, out, out+1)
 		return most[:len(all)/2+1], nil
 	}
+	if role == plan.DeadLetters {
+		return n.deadLetters(ctx)
+	}
 	finder, ok := n.w.cluster.Cluster.(system.LeaderFinder)
 	if !ok {
 		return nil, fmt.Errorf("cluster tells no leader: %w", system.ErrNotApplicable)
@@ -303,6 +306,26 @@ func (n *nemesis) resolve(ctx context.Context, role plan.Role) ([]system.Node, e
 	default:
 		return nil, fmt.Errorf("role %q: %w", role, plan.ErrInvalid)
 	}
+}
+
+// deadLetters returns the one node that holds all arms' dead letters.
+func (n *nemesis) deadLetters(ctx context.Context) ([]system.Node, error) {
+	finder, ok := n.w.cluster.Cluster.(system.DeadLetterFinder)
+	if !ok {
+		return nil, fmt.Errorf("cluster tells no node of dead letters: %w", system.ErrNotApplicable)
+	}
+	var one system.Node
+	for _, a := range n.w.arms {
+		node, err := finder.DeadLetterNode(ctx, a.destination)
+		if err != nil {
+			return nil, err
+		}
+		if one != nil && one.Name() != node.Name() {
+			return nil, fmt.Errorf("the dead letters of %s are on another node than the others', %s and %s", a.destination, node.Name(), one.Name())
+		}
+		one = node
+	}
+	return []system.Node{one}, nil
 }
 
 func nodeNames(nodes []system.Node) []string {

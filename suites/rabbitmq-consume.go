@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -81,7 +82,14 @@ func queueRole(ctx context.Context, s *worker.Session) error {
 		return p.err
 	}
 	c.service.Point = q.at
-	client, err := rabbitmq.Clients{}.OpenConsumer(ctx, s.Config.Client)
+	config := s.Config.Client
+	config.Settings = maps.Clone(config.Settings)
+	for name := range rabbitmq.ProducerSettings() { // the arm's, for its load
+		if _, ours := rabbitmq.ConsumerSettings()[name]; !ours {
+			delete(config.Settings, name)
+		}
+	}
+	client, err := rabbitmq.Clients{}.OpenConsumer(ctx, config)
 	if err != nil {
 		return fmt.Errorf("open consumer: %w", err)
 	}

@@ -21,9 +21,11 @@ const (
 	// LeaderAndOther is all but the follower that Follower picked.
 	LeaderAndOther Role = "leader-and-other"
 	Controller     Role = "controller" // the active controller
-	One            Role = "one"        // drawn from the seed
-	Majority       Role = "majority"
-	All            Role = "all"
+	// DeadLetters is the node that holds the arms' dead-letter destinations.
+	DeadLetters Role = "dead-letters"
+	One         Role = "one" // drawn from the seed
+	Majority    Role = "majority"
+	All         Role = "all"
 )
 
 // On returns the role on another system of the suite than its broker: On("postgres", One). Only

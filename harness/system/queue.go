@@ -42,3 +42,14 @@ type GroupBacklogs interface {
 	// GroupBacklog says how many messages of a destination wait for a group, delivered or not. 0 is certain.
 	GroupBacklog(ctx context.Context, destination, group string) (int64, error)
 }
+
+// DeadLetterCutter takes away where the dead letters of destinations go.
+type DeadLetterCutter interface {
+	// CutDeadLetters takes away what ("exchange" or "binding"); the heal brings it back. Proof: the broker's own list of routes.
+	CutDeadLetters(ctx context.Context, destinations []string, what string) (Injection, error)
+}
+
+// DeadLetterFinder tells which node holds the dead letters of a destination.
+type DeadLetterFinder interface {
+	DeadLetterNode(ctx context.Context, destination string) (Node, error)
+}

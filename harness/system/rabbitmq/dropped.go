@@ -21,6 +21,8 @@ const (
 	overflowed        = "overflowed"
 	expired           = "expired"
 	deadLetterDropped = "dead-letter-dropped"
+	// atMostOnce is no reason: what was dead-lettered without waiting for a confirm, and may have been dropped.
+	atMostOnce = "at-most-once"
 )
 
 // counter is one line of a node's metrics: a name, and a label that the line must have.
@@ -34,6 +36,11 @@ var counters = map[counter]string{
 	{"rabbitmq_global_messages_dead_lettered_expired_total", `dead_letter_strategy="disabled"`}:        expired,
 	{"rabbitmq_global_messages_dead_lettered_delivery_limit_total", `dead_letter_strategy="disabled"`}: deadLetterDropped,
 	{"rabbitmq_global_messages_dead_lettered_rejected_total", `dead_letter_strategy="disabled"`}:       deadLetterDropped,
+
+	{"rabbitmq_global_messages_dead_lettered_maxlen_total", `dead_letter_strategy="at_most_once"`}:         atMostOnce,
+	{"rabbitmq_global_messages_dead_lettered_expired_total", `dead_letter_strategy="at_most_once"`}:        atMostOnce,
+	{"rabbitmq_global_messages_dead_lettered_delivery_limit_total", `dead_letter_strategy="at_most_once"`}: atMostOnce,
+	{"rabbitmq_global_messages_dead_lettered_rejected_total", `dead_letter_strategy="at_most_once"`}:       atMostOnce,
 }
 
 // drops are a node's counts by reason.
@@ -125,6 +132,7 @@ func (c *Cluster) dropped(ctx context.Context, name string) []ledger.Event {
 	c.mu.Lock()
 	d, before, absences := c.made[name], c.dropsAt[name], c.absences[name]
 	limits := maps.Clone(c.limits[name])
+	deadEnd := c.deadEnds[name]
 	c.mu.Unlock()
 	sum := drops{}
 	for n, counts := range now {
@@ -143,9 +151,17 @@ func (c *Cluster) dropped(ctx context.Context, name string) []ledger.Event {
 		})
 	}
 	for _, a := range absences {
-		if sum[unroutable] > 0 {
+		switch {
+		case len(d.waits) > 0: // what had nowhere to go were dead letters of the queues before it
+			deadEnd = a.why
+		case sum[unroutable] > 0:
 			tell(unroutable, a.from, a.to, a.why)
 		}
+	}
+	if deadEnd != "" && d.atMostOnce() && sum[atMostOnce] > 0 {
+		sum[deadLetterDropped] = sum[atMostOnce]
+		tell(deadLetterDropped, 0, 0, deadEnd+", and nobody waits for a confirm of dead letters")
+		delete(sum, deadLetterDropped)
 	}
 	for _, reason := range slices.Sorted(maps.Keys(sum)) {
 		if why := d.drops(reason, limits); sum[reason] > 0 && why != "" {

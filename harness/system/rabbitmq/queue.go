@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -58,7 +59,14 @@ func (c *Cluster) create(ctx context.Context, spec system.DestinationSpec) error
 		return err
 	}
 	defer conn.within(ctx, changeTimeout)()
-	err = d.declare(conn)
+	d.targetNode = home
+	if d.deadLetter != "" && d.dlOther {
+		d.targetNode = c.after(home)
+		err = d.targetNode.declareTarget(ctx, d)
+	}
+	if err == nil {
+		err = d.declare(conn)
+	}
 	if err == nil && d.attended {
 		err = d.attend(conn)
 	}
@@ -106,20 +114,16 @@ func (d destination) declare(conn *connection) error {
 	if err != nil {
 		return fmt.Errorf("open channel: %w", err)
 	}
-	leader := func(t amqp.Table) amqp.Table {
-		if t["x-queue-type"] == Quorum {
-			t["x-queue-leader-locator"] = "client-local"
+	if d.deadLetter != "" && !d.dlOther {
+		if err := d.declareTarget(ch); err != nil {
+			return err
 		}
-		return t
 	}
 	if d.deadLetter != "" {
 		if d.dlExchange {
 			if err := ch.ExchangeDeclare(d.deadExchange(), "fanout", true, false, false, false, nil); err != nil {
 				return fmt.Errorf("declare exchange %s: %w", d.deadExchange(), err)
 			}
-		}
-		if _, err := ch.QueueDeclare(d.target(), true, false, false, false, leader(d.dlArgs)); err != nil {
-			return fmt.Errorf("declare queue %s: %w", d.target(), err)
 		}
 		if d.dlExchange && d.dlBinding {
 			if err := ch.QueueBind(d.target(), "", d.deadExchange(), false, nil); err != nil {
@@ -151,6 +155,17 @@ func (d destination) declare(conn *connection) error {
 			return fmt.Errorf("bind queue %s: %w", d.name, err)
 		}
 	}
+	for _, w := range d.waits {
+		if _, err := ch.QueueDeclare(w.name, true, false, false, false, leader(w.arguments)); err != nil {
+			return fmt.Errorf("declare queue %s: %w", w.name, err)
+		}
+		if w.key == "" {
+			continue
+		}
+		if err := ch.QueueBind(w.name, w.key, d.name, false, nil); err != nil {
+			return fmt.Errorf("bind queue %s: %w", w.name, err)
+		}
+	}
 	for _, name := range d.groupQueues() {
 		if _, err := ch.QueueDeclare(name, d.durable, false, false, false, leader(d.arguments)); err != nil {
 			return fmt.Errorf("declare queue %s: %w", name, err)
@@ -160,6 +175,44 @@ func (d destination) declare(conn *connection) error {
 		}
 	}
 	return ch.Close()
+}
+
+// leader puts a quorum queue's leader on the node that it is declared at.
+func leader(t amqp.Table) amqp.Table {
+	if t["x-queue-type"] == Quorum {
+		t["x-queue-leader-locator"] = "client-local"
+	}
+	return t
+}
+
+func (d destination) declareTarget(ch *amqp.Channel) error {
+	if _, err := ch.QueueDeclare(d.target(), true, false, false, false, leader(d.dlArgs)); err != nil {
+		return fmt.Errorf("declare queue %s: %w", d.target(), err)
+	}
+	return nil
+}
+
+// declareTarget declares a destination's dead-letter target on the node.
+func (n *Node) declareTarget(ctx context.Context, d destination) error {
+	conn, err := n.dial(ctx, "conform-admin")
+	if err != nil {
+		return err
+	}
+	defer conn.abort()
+	defer conn.within(ctx, changeTimeout)()
+	ch, err := conn.Channel()
+	if err != nil {
+		return fmt.Errorf("open channel: %w", err)
+	}
+	if err := d.declareTarget(ch); err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// after returns the next node.
+func (c *Cluster) after(n *Node) *Node {
+	return c.nodes[(slices.Index(c.nodes, n)+1)%len(c.nodes)]
 }
 
 // attend puts a consumer on the queue that takes one message and keeps it.
@@ -227,6 +280,7 @@ func (c *Cluster) Delete(ctx context.Context, name string) error {
 	delete(c.dropsAt, name)
 	delete(c.absences, name)
 	delete(c.limits, name)
+	delete(c.deadEnds, name)
 	c.mu.Unlock()
 	return nil
 }

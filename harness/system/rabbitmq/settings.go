@@ -159,10 +159,15 @@ const (
 	settingBinding    = "binding"
 	settingAlternate  = "alternate"
 	settingGroups     = "groups"
+	settingDelay      = "delay"
+	settingDelayType  = delayPrefix + "type"
+	settingRetry      = "retry"
 	settingDeadLetter = "dead-letter"
 	deadLetterPrefix  = "dead-letter."
 	settingDLExchange = deadLetterPrefix + "exchange"
 	settingDLBinding  = deadLetterPrefix + "binding"
+	settingDLNode     = deadLetterPrefix + "node"
+	delayPrefix       = "delay."
 	argumentPrefix    = "x-"
 )
 
@@ -177,11 +182,16 @@ func DestinationSettings() map[string]string {
 		settingBinding:    "true or false: whether the queue is bound to its exchange; default true",
 		settingAlternate:  "true or false: whether the exchange hands what it cannot route to an alternate one, with a quorum queue behind it; default false",
 		settingGroups:     "names of groups of consumers, separated by blanks: each has a queue of its own beside the destination's, bound to its exchange, of the same type and with the same arguments; default none",
+		settingDelay:      "queues in front of the destination's own in which messages wait until they are dead-lettered into its exchange: message (one, in which each message's own expiration counts), or milliseconds, separated by commas (one with that TTL for each); default none",
+		settingDelayType:  "type of those queues; default that of the queue",
+		settingRetry:      "milliseconds: what is rejected waits so long in a queue of its own, and comes back then at the tail; default none",
 		settingDeadLetter: "type of a dead-letter target made beside the queue (quorum or classic), or none; default none",
 		settingDLExchange: "present or missing: whether the dead-letter exchange exists; default present",
 		settingDLBinding:  "present or missing: whether the target is bound to it; default present",
+		settingDLNode:     "same or other: whether the target is on the queue's node or on the next one; default same",
 		"x-*":             "an argument of the queue, e.g. x-max-length; numbers, true and false are told from strings",
 		"dead-letter.x-*": "an argument of the target",
+		"delay.x-*":       "an argument of the queues in which messages wait",
 	}
 }
 
@@ -199,8 +209,25 @@ type destination struct {
 	deadLetter string // type of the target; empty = none
 	dlExchange bool
 	dlBinding  bool
+	dlOther    bool
+	targetNode *Node // of a dead-letter target, once it is made
+	waits      []wait
 	arguments  amqp.Table
 	dlArgs     amqp.Table
+}
+
+// wait is a queue in which messages wait for their turn in the destination's own.
+type wait struct {
+	name, key string // key: by which it is bound to the exchange; "" = it is not
+	arguments amqp.Table
+}
+
+// delayKey is what a queue of delayed messages is bound to the exchange by; ms is "" where each message says it itself.
+func delayKey(ms string) string {
+	if ms == "" {
+		return "delay"
+	}
+	return "delay." + ms
 }
 
 func (d destination) target() string            { return d.name + ".dead" }
@@ -218,7 +245,18 @@ func (d destination) groupQueues() []string {
 }
 
 // queues lists all queues of the destination, its own last.
-func (d destination) queues() []string { return append(append(d.side(), d.groupQueues()...), d.name) }
+func (d destination) queues() []string {
+	return append(append(d.side(), d.groupQueues()...), d.own()...)
+}
+
+// own lists the destination's queue, and before it those in which messages wait for it.
+func (d destination) own() []string {
+	var names []string
+	for _, w := range d.waits {
+		names = append(names, w.name)
+	}
+	return append(names, d.name)
+}
 
 // side lists the queues beside the destination's own that belong to its store.
 func (d destination) side() []string {
@@ -239,7 +277,12 @@ func parseDestination(spec system.DestinationSpec) (destination, error) {
 	}
 	plain := map[string]string{}
 	d := destination{name: spec.Name, arguments: amqp.Table{}, dlArgs: amqp.Table{}}
+	delayed := amqp.Table{}
 	for name, value := range spec.Settings {
+		if a, ok := strings.CutPrefix(name, delayPrefix); ok && strings.HasPrefix(a, argumentPrefix) {
+			delayed[a] = argument(value)
+			continue
+		}
 		switch dl, isDL := strings.CutPrefix(name, deadLetterPrefix); {
 		case isDL && strings.HasPrefix(dl, argumentPrefix):
 			d.dlArgs[dl] = argument(value)
@@ -264,6 +307,9 @@ func parseDestination(spec system.DestinationSpec) (destination, error) {
 	}
 	d.dlExchange = s.choice(settingDLExchange, "present", "present", "missing") == "present"
 	d.dlBinding = s.choice(settingDLBinding, "present", "present", "missing") == "present"
+	d.dlOther = s.choice(settingDLNode, "same", "same", "other") == "other"
+	delayed["x-queue-type"] = s.choice(settingDelayType, d.kind, Quorum, Classic)
+	d.wait(s, plain, delayed)
 	if d.kind == Quorum && (!d.durable || d.autoDelete || d.exclusive) {
 		s.fail("a quorum queue is durable, not auto-delete and not exclusive")
 	}
@@ -276,6 +322,39 @@ func parseDestination(spec system.DestinationSpec) (destination, error) {
 		d.dlArgs["x-queue-type"] = d.deadLetter
 	}
 	return d, s.err
+}
+
+// wait reads the settings of the queues in which messages wait.
+func (d *destination) wait(s *settings, plain map[string]string, delayed amqp.Table) {
+	back := func(arguments amqp.Table, ttl int) amqp.Table {
+		arguments = maps.Clone(arguments)
+		arguments["x-dead-letter-exchange"], arguments["x-dead-letter-routing-key"] = d.name, routingKey(d.name)
+		if ttl > 0 {
+			arguments["x-message-ttl"] = int64(ttl)
+		}
+		return arguments
+	}
+	switch v := plain[settingDelay]; v {
+	case "":
+	case "message":
+		d.waits = append(d.waits, wait{name: d.name + ".delay", key: delayKey(""), arguments: back(delayed, 0)})
+	default:
+		for ms := range strings.SplitSeq(v, ",") {
+			ttl, err := strconv.Atoi(ms)
+			if err != nil || ttl < 1 {
+				s.fail("%s %s=%q: want message, or milliseconds", s.what, settingDelay, v)
+			}
+			d.waits = append(d.waits, wait{name: d.name + ".delay." + ms, key: delayKey(ms), arguments: back(delayed, ttl)})
+		}
+	}
+	if ttl := s.number(settingRetry, 0, 1); ttl > 0 {
+		name := d.name + ".retry"
+		d.waits = append(d.waits, wait{name: name, arguments: back(amqp.Table{"x-queue-type": d.kind}, ttl)})
+		d.arguments["x-dead-letter-exchange"], d.arguments["x-dead-letter-routing-key"] = "", name
+		if d.deadLetter != "" {
+			s.fail("%s and %s: a queue has one dead-letter exchange", settingRetry, settingDeadLetter)
+		}
+	}
 }
 
 // argument tells numbers and truth values from strings, as a queue's arguments are typed.

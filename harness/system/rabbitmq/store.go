@@ -33,7 +33,7 @@ const (
 // alternate queues, how many these hold together: what moves if anything moves. A queue that is gone holds none. What is
 // delivered and not settled is as of the last 5 s (0.5 s in short timing), since nodes tell it no faster.
 func (c *Cluster) EndPositions(ctx context.Context, destination string) ([]int64, error) {
-	own, err := c.messages(ctx, destination)
+	own, err := c.messages(ctx, c.ownOf(destination)...)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +58,14 @@ func (c *Cluster) messages(ctx context.Context, queues ...string) (sum int64, er
 		sum += ready + unsettled
 	}
 	return sum, nil
+}
+
+// ownOf lists the queues whose messages are the destination's.
+func (c *Cluster) ownOf(name string) []string {
+	if d := c.of(name); d.name != "" {
+		return d.own()
+	}
+	return []string{name}
 }
 
 func (c *Cluster) of(name string) destination {
@@ -130,7 +138,7 @@ func (n *Node) inspect(ctx context.Context, queue string, q *amqp.Queue) error {
 // Reading twice finds nothing the second time.
 func (c *Cluster) ReadStore(ctx context.Context, destination string, d uint16, tag uint32, sink func(ledger.Event)) error {
 	read := &drain{cluster: c, d: d, tag: tag, sink: sink}
-	if err := read.queues(ctx, ledger.ViewRaw, 0, destination); err != nil {
+	if err := read.queues(ctx, ledger.ViewRaw, 0, c.ownOf(destination)...); err != nil {
 		return fmt.Errorf("read store of %s: %w", destination, err)
 	}
 	if side := c.of(destination).side(); len(side) > 0 {

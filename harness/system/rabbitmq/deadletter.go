@@ -1,0 +1,168 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"conform/harness/system"
+)
+
+var (
+	_ system.DeadLetterCutter = (*Cluster)(nil)
+	_ system.DeadLetterFinder = (*Cluster)(nil)
+)
+
+// DeadLetterNode returns the node that leads the destination's dead-letter target, or is home to it.
+func (c *Cluster) DeadLetterNode(ctx context.Context, destination string) (system.Node, error) {
+	d := c.of(destination)
+	if d.deadLetter == "" {
+		return nil, fmt.Errorf("find dead-letter target of %s: it has none: %w", destination, system.ErrUsage)
+	}
+	n, err := c.leader(ctx, d.target())
+	if err != nil {
+		return nil, fmt.Errorf("find dead-letter target of %s: %w", destination, err)
+	}
+	return n, nil
+}
+
+// CutDeadLetters deletes each destination's dead-letter exchange, or the binding of the target to it.
+func (c *Cluster) CutDeadLetters(ctx context.Context, destinations []string, what string) (system.Injection, error) {
+	if what != "exchange" && what != "binding" {
+		return nil, fmt.Errorf("cut dead letters: %q: want exchange or binding: %w", what, system.ErrUsage)
+	}
+	for _, name := range destinations {
+		if c.of(name).deadLetter == "" {
+			return nil, fmt.Errorf("cut dead letters of %s: it has no target: %w", name, system.ErrUsage)
+		}
+	}
+	f := &fault{}
+	f.look = func(ctx context.Context) (system.Evidence, error) {
+		e := system.Evidence{Bit: true, Count: int64(len(destinations))}
+		var details []string
+		for _, name := range destinations {
+			d := c.of(name)
+			var bindings []struct {
+				Source string `json:"source"`
+			}
+			path := "queues/" + vhost + "/" + url.PathEscape(d.target()) + "/bindings"
+			if err := c.anyNode(ctx, func(n *Node) error { return n.ask(ctx, path, &bindings) }); err != nil {
+				return system.Evidence{}, err
+			}
+			for _, b := range bindings {
+				e.Bit = e.Bit && b.Source != d.deadExchange()
+			}
+			err := c.anyNode(ctx, func(n *Node) error {
+				return n.ask(ctx, "exchanges/"+vhost+"/"+url.PathEscape(d.deadExchange()), nil)
+			})
+			switch {
+			case errors.Is(err, errNotFound):
+				details = append(details, d.deadExchange()+" does not exist")
+			case err != nil:
+				return system.Evidence{}, err
+			default:
+				details = append(details, d.deadExchange()+" has no binding")
+			}
+		}
+		e.Detail = strings.Join(details, "; ")
+		return e, nil
+	}
+	f.undo = func(ctx context.Context) error {
+		for _, name := range destinations {
+			d := c.of(name)
+			if err := c.onAny(ctx, d.bindTarget); err != nil {
+				return fmt.Errorf("bring back dead letters of %s: %w", name, err)
+			}
+		}
+		c.over(f)
+		return nil
+	}
+	c.inForce(f, "no dead-letter "+what+" of "+strings.Join(destinations, ", "))
+	for _, name := range destinations {
+		d := c.of(name)
+		c.noDeadLetters(name, "its dead-letter "+what+" was deleted")
+		var err error
+		if what == "exchange" {
+			err = c.anyNode(ctx, func(n *Node) error {
+				return n.call(ctx, http.MethodDelete, "exchanges/"+vhost+"/"+url.PathEscape(d.deadExchange()), nil, nil)
+			})
+		} else {
+			err = c.onAny(ctx, func(ch *amqp.Channel) error { return ch.QueueUnbind(d.target(), "", d.deadExchange(), nil) })
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("cut dead letters of %s: %w", name, err), f.Heal(context.WithoutCancel(ctx)))
+		}
+	}
+	return f, nil
+}
+
+// bindTarget makes the dead-letter exchange and binds the target to it.
+func (d destination) bindTarget(ch *amqp.Channel) error {
+	if err := ch.ExchangeDeclare(d.deadExchange(), "fanout", true, false, false, false, nil); err != nil {
+		return fmt.Errorf("declare exchange %s: %w", d.deadExchange(), err)
+	}
+	if err := ch.QueueBind(d.target(), "", d.deadExchange(), false, nil); err != nil {
+		return fmt.Errorf("bind queue %s: %w", d.target(), err)
+	}
+	return nil
+}
+
+// onAny does something on a channel to the first node that answers.
+func (c *Cluster) onAny(ctx context.Context, do func(*amqp.Channel) error) error {
+	return c.anyNode(ctx, func(n *Node) error {
+		conn, err := n.dial(ctx, "conform-admin")
+		if err != nil {
+			return err
+		}
+		defer conn.abort()
+		defer conn.within(ctx, changeTimeout)()
+		ch, err := conn.Channel()
+		if err != nil {
+			return fmt.Errorf("open channel: %w", err)
+		}
+		if err := do(ch); err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
+// noDeadLetters notes that, for some time, a destination's dead letters had nowhere to go.
+func (c *Cluster) noDeadLetters(name, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deadEnds[name] = why
+}
+
+// goingDown notes whose dead letters have nowhere to go while a node is down.
+func (c *Cluster) goingDown(n *Node) {
+	c.mu.Lock()
+	var names []string
+	for name, d := range c.made {
+		if d.deadLetter == Classic && d.targetNode == n {
+			names = append(names, name)
+		}
+	}
+	c.mu.Unlock()
+	for _, name := range names {
+		c.noDeadLetters(name, n.name+", which has its dead-letter target, was down")
+	}
+}
+
+// atMostOnce says whether dead letters of the destination, or of the queues before it, are given up when nobody takes them.
+func (d destination) atMostOnce() bool {
+	arguments := []amqp.Table{d.arguments}
+	for _, w := range d.waits {
+		arguments = append(arguments, w.arguments)
+	}
+	return slices.ContainsFunc(arguments, func(t amqp.Table) bool {
+		_, dead := t["x-dead-letter-exchange"]
+		return dead && t["x-dead-letter-strategy"] != "at-least-once"
+	})
+}

@@ -110,7 +110,7 @@ func (b broker) insideTransaction() harness.Scenario {
 			a.Processes = []harness.Process{p, executor(nil), paymentService(nil, 0)}
 		}),
 		Steps:    crashedOnce(),
-		Evidence: ledger.Evidence{Bites: []string{"crash-consumer-1"}, HandledBefore: seen, HandledAfter: seen},
+		Evidence: ledger.Evidence{Bites: []string{"crash-consumer-1"}, HandledBefore: seen, HandledAfter: seen, Redelivered: 1},
 	})
 }
 

@@ -152,7 +152,7 @@ func (b broker) separateTransaction() harness.Scenario {
 		Arms:    append(markFirst, workFirst...),
 		Steps:   crashedOnce(),
 		Evidence: ledger.Evidence{
-			Bites: []string{"crash-consumer-1"}, HandledBefore: seen, HandledAfter: seen,
+			Bites: []string{"crash-consumer-1"}, HandledBefore: seen, HandledAfter: seen, Redelivered: 1,
 		},
 	})
 }
@@ -304,7 +304,7 @@ func (b broker) stateMachine() harness.Scenario {
 			a.Processes = []harness.Process{b.relay("relay-1", nil), p}
 		}),
 		Steps:    crashedOnce(),
-		Evidence: ledger.Evidence{Bites: []string{"crash-consumer-1"}, HandledBefore: seen, HandledAfter: seen},
+		Evidence: ledger.Evidence{Bites: []string{"crash-consumer-1"}, HandledBefore: seen, HandledAfter: seen, Redelivered: 1},
 	})
 	return s
 }

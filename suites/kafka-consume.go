@@ -650,6 +650,13 @@ func positionLost(name, summary string, lose func(ctx context.Context, e harness
 	})
 	// Another process takes over, so the kill is healed by nothing in the plan: its last gate says that work went on.
 	sc.Evidence.HandledAfter = 0
+	for i := range sc.Arms {
+		if a := &sc.Arms[i]; a.Role == harness.Guarded { // what was read again is what its inbox is there for
+			again := sc.Evidence
+			again.Redelivered = 1
+			a.Evidence = &again
+		}
+	}
 	return sc
 }
 

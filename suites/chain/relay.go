@@ -68,7 +68,9 @@ func RelayWithoutLanes(ctx context.Context, s *Service) (int, error) {
 }
 
 // RelayBelowHorizon is a relay that keeps a position and writes nothing to the outbox, which may so be append-only. One runs
-// at a time. A transaction that stays open, in any database of the server, holds it up, and that is the point.
+// at a time. A transaction that stays open, in any database of the server, holds it up, and that is the point. The events of a
+// key keep their order only if its writers take the key's lock before they write anything else: a transaction has its place
+// from its first write on, not from its commit.
 func RelayBelowHorizon(ctx context.Context, s *Service) (int, error) {
 	w := s.begin(ctx, Event{})
 	defer w.end(ctx)

@@ -50,12 +50,29 @@ func (a *app) explainCommand() *cobra.Command {
 func (a *app) topics() map[string][]func(io.Writer) {
 	out := map[string][]func(io.Writer){}
 	add := func(name string, say func(io.Writer)) { out[name] = append(out[name], say) }
+	// What a pattern is on one broker it is on the others: of the names that leave the broker open, the first is explained.
+	first := func(name, whole string, say func(io.Writer)) {
+		if _, there := out[name]; there {
+			say = func(w io.Writer) { fmt.Fprintf(w, "the same on another broker: conform explain %s\n", whole) }
+		}
+		add(name, say)
+	}
 	for _, s := range a.suites {
-		add(s.Name, func(w io.Writer) { explainSuite(w, s) })
+		base, _, pattern := strings.Cut(s.Name, "@")
+		say := func(w io.Writer) { explainSuite(w, s) }
+		if add(s.Name, say); pattern {
+			first(base, s.Name, say)
+		}
 		for _, sc := range s.Scenarios {
+			whole := s.Name + "/" + sc.Name
 			say := func(w io.Writer) { explainScenario(w, s, sc) }
-			add(s.Name+"/"+sc.Name, say)
-			add(sc.Name, say)
+			add(whole, say)
+			if !pattern {
+				add(sc.Name, say)
+				continue
+			}
+			first(base+"/"+sc.Name, whole, say)
+			first(sc.Name, whole, say)
 		}
 	}
 	for name, f := range a.faults {
@@ -63,6 +80,11 @@ func (a *app) topics() map[string][]func(io.Writer) {
 	}
 	for _, an := range audit.Anomalies() {
 		add(an.Name, func(w io.Writer) { a.explainAnomaly(w, an) })
+		for _, at := range an.Attributions {
+			if _, there := out[at]; !there {
+				add(at, func(w io.Writer) { a.explainAttribution(w, at) })
+			}
+		}
 	}
 	return out
 }
@@ -139,6 +161,7 @@ func explainScenario(w io.Writer, s harness.Suite, sc harness.Scenario) {
 			}
 		}
 	}
+	explainSides(w, sc)
 	explainCode(w, s, sc)
 	fmt.Fprintln(w, "\nsteps")
 	for i, st := range sc.Steps {
@@ -177,11 +200,25 @@ func explainCode(w io.Writer, s harness.Suite, sc harness.Scenario) {
 			continue
 		}
 		pair := pairs[i]
-		shown[arm.Code.Unsafe] = true
+		shown[arm.Code.Unsafe], shown[arm.Code.Guarded] = true, true
 		fmt.Fprintf(w, "\ncode of the guarded arm, and the line of %s (suites/chain: %s, %s)\n", arm.Name, pair.Guarded, pair.Unsafe)
 		explainPair(w, pair)
 		if pair.Query != "" {
 			fmt.Fprintf(w, "\nthe query that finds it, in the tables of suites/chain\n%s\n", indent(pair.Query))
+		}
+	}
+	explainAlone(w, sc, shown)
+}
+
+// explainAlone prints the code of guarded arms that no control has a twin of.
+func explainAlone(w io.Writer, sc harness.Scenario, shown map[string]bool) {
+	for _, arm := range sc.Arms {
+		if arm.Role != harness.Guarded || arm.Code == nil || shown[arm.Code.Guarded] {
+			continue
+		}
+		shown[arm.Code.Guarded] = true
+		if source := chain.Source(arm.Code.Guarded); source != "" {
+			fmt.Fprintf(w, "\ncode of the arm %s (suites/chain: %s)\n%s\n", arm.Name, arm.Code.Guarded, indent(source))
 		}
 	}
 }
@@ -247,9 +284,25 @@ func (a *app) explainAnomaly(w io.Writer, an audit.Anomaly) {
 			fmt.Fprintf(w, "  /%s ... %s\n", at, audit.MeaningOf(at))
 		}
 	}
-	a.usedBy(w, func(sc harness.Scenario) bool {
-		return slices.ContainsFunc(sc.Arms, func(arm harness.Arm) bool { return arm.Break != nil && arm.Break.Anomaly == an.Name })
-	})
+	a.shownBy(w, func(b harness.Break) bool { return b.Anomaly == an.Name })
+}
+
+func (a *app) explainAttribution(w io.Writer, at string) {
+	fmt.Fprintf(w, "attribution %s: where a message died or an effect went missing: it %s\n", at, audit.MeaningOf(at))
+	a.shownBy(w, func(b harness.Break) bool { return b.Attribution == at })
+}
+
+// shownBy lists the scenarios whose controls show something, and how to look for it in one's own system.
+func (a *app) shownBy(w io.Writer, shows func(harness.Break) bool) {
+	head := "\nscenarios whose controls show it, and how to look for it in your own system\n"
+	for _, s := range a.suites {
+		for _, sc := range s.Scenarios {
+			if slices.ContainsFunc(sc.Arms, func(arm harness.Arm) bool { return arm.Break != nil && shows(*arm.Break) }) {
+				fmt.Fprintf(w, "%s  %s/%s\n%s\n", head, s.Name, sc.Name, indent(indent(sc.LookFor)))
+				head = ""
+			}
+		}
+	}
 }
 
 // usedBy lists the scenarios that show something.

@@ -116,8 +116,8 @@ func (a *app) list(all catalogue) error {
 		for _, sc := range s.Scenarios {
 			var knobs []string
 			for _, arm := range sc.Arms {
-				if arm.Knob != "" {
-					knobs = append(knobs, arm.Knob+" -> "+arm.Expect)
+				if knob := arm.Knob + " -> " + arm.Expect; arm.Knob != "" && !slices.Contains(knobs, knob) { // once for all protocols
+					knobs = append(knobs, knob)
 				}
 			}
 			if len(knobs) == 0 {

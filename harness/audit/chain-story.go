@@ -138,7 +138,7 @@ func (t *teller) seeChain(s *segment, e *ledger.Event) bool {
 		t.met(s)
 		if e.EventID == 0 && t.header.Chain.Ordered {
 			t.own(e.At)
-			t.line(e.At, "committed", "%s was about to commit it", s.title())
+			t.line(e.At, "begun", "%s was about to commit it", s.title())
 			return true
 		}
 		c.facts |= published

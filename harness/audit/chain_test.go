@@ -228,7 +228,7 @@ func (x chain) tell(t testing.TB, id ledger.MessageID) (string, string) {
 func TestStoryOfAnOrder(t *testing.T) {
 	x := chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0 a. b+ b<0 b=0 b<1 b=1 b>2", effects: "0 0 1", end: 2}
 	const wantTitle = "order 1/0: duplicate-effect"
-	const want = `+0s committed: orders-1 was about to commit it
+	const want = `+0s begun: orders-1 was about to commit it
 +2ms committed: orders-1: order 1/0, key-00000000, version 1, committed
 +20ms sent: relay-1 was about to hand it to its client: message 0 of stream 2, key-00000000 for t partition 0
 +21ms sent: handed to the client of relay-1

@@ -51,7 +51,10 @@ func fromQueue(s harness.Scenario) harness.Scenario {
 	if s.Load.Rate == 0 {
 		s.Load.Rate = consumeLoad.Rate
 	}
-	s.Load.Keys, s.Load.Tail = consumeLoad.Keys, consumeLoad.Tail
+	if s.Load.Keys == 0 {
+		s.Load.Keys = consumeLoad.Keys
+	}
+	s.Load.Tail = consumeLoad.Tail
 	s.Setup, s.Drained = makeTables, queueDrained
 	if s.Tables == nil {
 		s.Tables = []string{tableNotifications, ledger.TableDeadLetter}

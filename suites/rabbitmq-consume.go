@@ -21,20 +21,37 @@ import (
 // of roleConsume, as far as they make sense, and those below. With paramPoll "ahead" it takes what comes while it works.
 const roleQueue = "rabbitmq-queue"
 
-func init() { worker.Register(roleQueue, queueRole) }
+// roleQueueWriter is a second producer beside the load, which is a strike: it publishes what the scenario is about.
+const roleQueueWriter = "rabbitmq-other"
+
+// strikeOther names that strike.
+const strikeOther = "other-messages"
+
+func init() {
+	worker.Register(roleQueue, queueRole)
+	worker.Register(roleQueueWriter, func(ctx context.Context, s *worker.Session) error {
+		if err := strike(s, strikeOther, "another producer publishes", "its messages are "+s.Config.Params[paramMessages], 1); err != nil {
+			return err
+		}
+		return writerRole(rabbitmq.Clients{})(ctx, s)
+	})
+}
 
 // The parameters of a consumer of a queue.
 const (
 	// paramReturn says how what is released goes back: "nack-requeue" (default), "reject-requeue", "reject", or "abandon": the
 	// connection is ended.
 	paramReturn = "return"
-	// paramGather is how many deliveries a batch must have; default 1.
+	// paramGather is how many deliveries a batch has, unless no more come for a while; default 0 = those that there are.
 	paramGather = "gather"
 	// paramSettler is a chain.Settler by name: how the work's end reaches the broker; default SettleHere.
 	paramSettler = "settler"
 	// paramCancel says what becomes of a subscription that the node has cancelled: "subscribe" (default) again, or "ignore".
 	paramCancel = "cancel"
 )
+
+// gatherWait is how long a batch that is not full waits for more.
+const gatherWait = time.Second
 
 const settingAck = "ack" // of the adapter
 
@@ -74,7 +91,7 @@ func queueRole(ctx context.Context, s *worker.Session) error {
 	p := &settingsOf{params: s.Config.Params}
 	q := &queueing{
 		consuming: c, auto: s.Config.Client.Settings[settingAck] == "auto", how: or(s.Config.Params[paramReturn], string(rabbitmq.NackRequeue)),
-		cancel: or(s.Config.Params[paramCancel], "subscribe"), gather: max(1, p.number(paramGather)),
+		cancel: or(s.Config.Params[paramCancel], "subscribe"), gather: p.number(paramGather),
 		settler:   function[chain.Settler](p, paramSettler, "SettleHere"),
 		goesAhead: s.Config.Params[paramPoll] == "ahead", arrived: make(chan struct{}, 1),
 	}
@@ -187,27 +204,22 @@ func (q *queueing) record(ds []system.Delivery, o ledger.Outcome, how, why strin
 
 // Fetch returns what has come, at least as much as is to be gathered.
 func (q *queueing) Fetch(ctx context.Context) ([]chain.Delivery, error) {
-	wait := time.After(pollWait)
-	for {
-		if !q.goesAhead && !q.ended && len(q.come) < q.gather {
+	wait := pollWait
+	if q.gather > 0 {
+		wait = gatherWait
+	}
+	over := time.After(wait)
+	for enough := max(1, q.gather); ; {
+		if !q.goesAhead && !q.ended && q.ready() < enough {
 			q.more(ctx, pollWait)
 		}
-		q.box.Lock()
-		var ds []system.Delivery
-		if len(q.come) >= q.gather {
-			ds, q.come = q.come, nil
-			if q.gather > 1 { // batches of one size
-				ds, q.come = ds[:q.gather], ds[q.gather:]
-			}
-		}
-		q.box.Unlock()
-		if len(ds) > 0 {
-			return q.open(ds), nil
+		if q.ready() >= enough {
+			return q.open(q.take(q.gather)), nil
 		}
 		select {
 		case <-q.arrived:
-		case <-wait:
-			return nil, nil
+		case <-over:
+			return q.open(q.take(q.gather)), nil
 		case <-q.s.Stopping():
 			q.stop()
 			return nil, context.Canceled
@@ -215,6 +227,24 @@ func (q *queueing) Fetch(ctx context.Context) ([]chain.Delivery, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+func (q *queueing) ready() int {
+	q.box.Lock()
+	defer q.box.Unlock()
+	return len(q.come)
+}
+
+// take returns the first n deliveries that have come, or fewer; 0 = all.
+func (q *queueing) take(n int) []system.Delivery {
+	q.box.Lock()
+	defer q.box.Unlock()
+	if n == 0 || n > len(q.come) {
+		n = len(q.come)
+	}
+	ds := q.come[:n]
+	q.come = q.come[n:]
+	return ds
 }
 
 func (q *queueing) open(ds []system.Delivery) []chain.Delivery {
@@ -307,17 +337,27 @@ func (c channel) Ack(ctx context.Context, d chain.Delivery) error {
 	})
 }
 
-// SettleUpTo acks d and all before it on its channel.
+// SettleUpTo acks d and all before it on its channel, unless an ack of a later one has done that.
 func (q *queueing) SettleUpTo(ctx context.Context, d chain.Delivery) error {
 	delivery := d.Position.(system.Delivery)
+	if !q.isHeld(delivery) {
+		return nil
+	}
 	return q.ack(func(x system.Delivery) bool { return rabbitmq.Tag(x) <= rabbitmq.Tag(delivery) }, func() error {
 		return q.queue.Settle(ctx, []system.Delivery{delivery})
 	})
 }
 
+// isHeld says whether a delivery is neither settled nor given back.
+func (q *queueing) isHeld(d system.Delivery) bool {
+	q.box.Lock()
+	defer q.box.Unlock()
+	return slices.ContainsFunc(q.held, func(x system.Delivery) bool { return x.Handle == d.Handle })
+}
+
 // ack records what an ack settles of the deliveries of the channel that is open now, and asks for it.
 func (q *queueing) ack(settles func(system.Delivery) bool, ask func() error) error {
-	gone := q.take(settles)
+	gone := q.letGo(settles)
 	// AMQP confirms no ack: that it is asked for is all that is ever known of it.
 	if err := q.record(gone, ledger.InDoubt, "ack", ""); err != nil {
 		return err
@@ -329,8 +369,8 @@ func (q *queueing) ack(settles func(system.Delivery) bool, ask func() error) err
 	return err
 }
 
-// take removes deliveries from those that are held.
-func (q *queueing) take(which func(system.Delivery) bool) (gone []system.Delivery) {
+// letGo removes deliveries from those that are held.
+func (q *queueing) letGo(which func(system.Delivery) bool) (gone []system.Delivery) {
 	q.box.Lock()
 	defer q.box.Unlock()
 	q.held = slices.DeleteFunc(q.held, func(x system.Delivery) bool {
@@ -358,7 +398,7 @@ func (q *queueing) Release(ctx context.Context, ds []chain.Delivery) error {
 	if len(given) == 0 || q.auto {
 		return nil
 	}
-	q.take(func(x system.Delivery) bool {
+	q.letGo(func(x system.Delivery) bool {
 		return slices.ContainsFunc(given, func(g system.Delivery) bool { return rabbitmq.Tag(g) == rabbitmq.Tag(x) })
 	})
 	if err := q.record(given, ledger.InDoubt, q.how, ""); err != nil {

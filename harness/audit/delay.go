@@ -53,7 +53,7 @@ func (c *delayCheck) receivedNext(d *delivery) {
 	if !ok || d.e.Stream == 0 {
 		return
 	}
-	due, allowance, ttl := int64(c.a.header.Delay.Due), int64(c.a.header.Delay.Allowance), int64(c.a.header.Delay.TTL)
+	due, allowance, ttl := int64(c.a.header.Delay.DueOf(d.e.Stream)), int64(c.a.header.Delay.Allowance), int64(c.a.header.Delay.TTL)
 	id, at := d.e.ID(), d.e.At
 	found := func(anomaly, what string, than int64) {
 		key := findingKey{anomaly: anomaly}

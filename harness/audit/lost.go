@@ -181,7 +181,7 @@ func (c *lostCheck) dropped() (map[ledger.MessageID]string, error) {
 		if e.Kind != ledger.Complete || e.Outcome != ledger.OK || e.Stream == 0 {
 			return
 		}
-		if reasons[e.ID()] != "" || *c.a.index.stream(e.Stream).flagsOf(e.Seq)&(stored|belowStart) != 0 {
+		if reasons[e.ID()] != "" || c.a.deliveries.queued(e.ID()) || *c.a.index.stream(e.Stream).flagsOf(e.Seq)&(stored|belowStart) != 0 {
 			return
 		}
 		for _, d := range drops {

@@ -107,6 +107,17 @@ type Delay struct {
 	Due       time.Duration `json:",omitempty"` // due so long after it was sent; 0 = at once, nothing is early
 	Allowance time.Duration `json:",omitempty"` // late is what comes later than this after it was due; 0 = not judged
 	TTL       time.Duration `json:",omitempty"` // not to be delivered so long after its confirm; 0 = for ever
+	// Messages of the stream Other, if not 0, are due after OtherDue instead.
+	Other    uint32        `json:",omitempty"`
+	OtherDue time.Duration `json:",omitempty"`
+}
+
+// DueOf returns after how long a stream's messages are due.
+func (d Delay) DueOf(stream uint32) time.Duration {
+	if d.Other != 0 && stream == d.Other {
+		return d.OtherDue
+	}
+	return d.Due
 }
 
 // FailureRecord is what a dead letter must tell, as JSON in the Detail of its Effect row. Every field

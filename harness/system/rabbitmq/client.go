@@ -35,23 +35,21 @@ const (
 // ProducerSettings documents the settings of a producer and their defaults.
 func ProducerSettings() map[string]string {
 	return map[string]string{
-		"confirms":         "true or false: whether the channel is in confirm mode; default true",
-		"persistent":       "true or false: the delivery mode of messages; default true",
-		"mandatory":        "true or false: whether what cannot be routed is returned; default false",
-		"unconfirmed":      "in-doubt or resend: what becomes of publishes whose connection was lost before their confirm; default in-doubt",
-		"nacked":           "fail or resend: what becomes of publishes that were nacked; resent after a pause; default fail",
-		"disconnected":     "wait or fail: what becomes of publishes while there is no connection; they wait for the next one, or are refused as by the library itself; default wait",
-		"connect":          "leader (the node that leads the queue, by the management interface) or any (in turn); default leader",
-		"expiration":       "of messages, in milliseconds; default none",
-		"delay.by":         "none, queue (published to the destination's delay queue of that TTL) or message (to its one delay queue, with an expiration); default none",
-		"delay.ms":         "how long messages are delayed, in milliseconds; default 1000",
-		"delay.long.ms":    "how long those are delayed that delay.long.every picks; default 0",
-		"delay.long.every": "every so manieth message is a long one; default 0 = none",
-		"priority":         "of messages, 0 to 255; default 0",
-		"priority.later":   "of messages from priority.after on; default that of the first",
-		"priority.after":   "number of the first message with the later priority; default 0",
-		"max.buffered":     "messages in the client before Send waits; default 10000",
-		"heartbeat.s":      "seconds between heartbeats; default 10",
+		"confirms":       "true or false: whether the channel is in confirm mode; default true",
+		"persistent":     "true or false: the delivery mode of messages; default true",
+		"mandatory":      "true or false: whether what cannot be routed is returned; default false",
+		"unconfirmed":    "in-doubt or resend: what becomes of publishes whose connection was lost before their confirm; default in-doubt",
+		"nacked":         "fail or resend: what becomes of publishes that were nacked; resent after a pause; default fail",
+		"disconnected":   "wait or fail: what becomes of publishes while there is no connection; they wait for the next one, or are refused as by the library itself; default wait",
+		"connect":        "leader (the node that leads the queue, by the management interface) or any (in turn); default leader",
+		"expiration":     "of messages, in milliseconds; default none",
+		"delay.by":       "none, queue (published to the destination's delay queue of that TTL) or message (to its one delay queue, with an expiration); default none",
+		"delay.ms":       "how long messages are delayed, in milliseconds; default 1000",
+		"priority":       "of messages, 0 to 255; default 0",
+		"priority.later": "of messages from priority.after on; default that of the first",
+		"priority.after": "number of the first message with the later priority; default 0",
+		"max.buffered":   "messages in the client before Send waits; default 10000",
+		"heartbeat.s":    "seconds between heartbeats; default 10",
 	}
 }
 

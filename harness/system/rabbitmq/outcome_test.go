@@ -83,7 +83,7 @@ func TestClientSettings(t *testing.T) {
 	for _, good := range []map[string]string{
 		nil,
 		{"confirms": "false", "persistent": "false", "mandatory": "true"},
-		{"unconfirmed": "resend", "nacked": "resend", "connect": "any", "expiration": "1000", "max.buffered": "1", "heartbeat.s": "3", "delay.by": "queue", "delay.ms": "1", "delay.long.ms": "2", "delay.long.every": "3", "priority": "1", "priority.later": "2", "priority.after": "3"},
+		{"unconfirmed": "resend", "nacked": "resend", "connect": "any", "expiration": "1000", "max.buffered": "1", "heartbeat.s": "3", "delay.by": "queue", "delay.ms": "1", "priority": "1", "priority.later": "2", "priority.after": "3"},
 	} {
 		if _, err := (Clients{}).OpenProducer(ended, config(good)); errors.Is(err, system.ErrUsage) || err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v: %v", good, err) // nobody listens there

@@ -49,7 +49,7 @@ func (Clients) OpenProducer(ctx context.Context, c system.ClientConfig) (system.
 		p.expiration = strconv.Itoa(ms)
 	}
 	p.delay = s.choice("delay.by", "none", "none", "queue", "message")
-	p.delayMS, p.longMS, p.longEvery = s.number("delay.ms", 1000, 1), s.number("delay.long.ms", 0, 0), s.number("delay.long.every", 0, 0)
+	p.delayMS = strconv.Itoa(s.number("delay.ms", 1000, 1))
 	p.priority = s.number("priority", 0, 0)
 	p.later, p.after = s.number("priority.later", p.priority, 0), s.number("priority.after", 0, 0)
 	leader := s.choice("connect", "leader", "leader", "any") == "leader"
@@ -101,9 +101,7 @@ type producer struct {
 	mode        uint8
 	expiration  string
 	delay       string
-	delayMS     int
-	longMS      int
-	longEvery   int
+	delayMS     string
 	priority    int
 	later       int
 	after       int
@@ -344,19 +342,15 @@ func (p *producer) back(front ...*send) {
 	p.nudge()
 }
 
-// route says by which key and with which expiration the message of that number is published.
-func (p *producer) route(seq uint64) (key, expiration string) {
+// route says by which key and with which expiration messages are published.
+func (p *producer) route() (key, expiration string) {
 	if p.delay == "none" {
 		return routingKey(p.exchange), p.expiration
 	}
-	ms := p.delayMS
-	if p.longEvery > 0 && (seq+1)%uint64(p.longEvery) == 0 {
-		ms = p.longMS
-	}
 	if p.delay == "queue" {
-		return delayKey(strconv.Itoa(ms)), p.expiration
+		return delayKey(p.delayMS), p.expiration
 	}
-	return delayKey(""), strconv.Itoa(ms)
+	return delayKey(""), p.delayMS
 }
 
 func (p *producer) priorityOf(seq uint64) uint8 {
@@ -375,7 +369,7 @@ func (l *lane) publish(s *send) bool {
 	entry := &pending{send: s}
 	l.unconfirmed[tag] = entry // before the publish: the confirm may be faster than its return
 	l.mu.Unlock()
-	key, expiration := p.route(s.m.ID.Seq)
+	key, expiration := p.route()
 	deferred, err := l.ch.PublishWithDeferredConfirm(p.exchange, key, p.mandatory, false, amqp.Publishing{
 		MessageId: s.m.ID.String(), DeliveryMode: p.mode, Expiration: expiration, Priority: p.priorityOf(s.m.ID.Seq), Body: s.m.Payload,
 		Headers: amqp.Table{headerKey: string(s.m.Key)},

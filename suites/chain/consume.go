@@ -78,6 +78,7 @@ type batch struct {
 	deliveries []Delivery
 	settled    int          // how many of them
 	alone      map[int]bool // those that are settled or given back apart
+	half       int          // the one that is moved, from 1
 	err        error
 }
 

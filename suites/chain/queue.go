@@ -87,7 +87,7 @@ func ConsumeMoving(ctx context.Context, s *Service, sub Subscriber, handle Handl
 	for i := range b.deliveries {
 		failed := b.handle(ctx, i, handle)
 		b.republish(ctx, i, failed) // safe: confirmed there before it is settled here; after a crash it is there twice
-		b.settleOne(ctx, i)
+		b.settleMoved(ctx, i, failed)
 	}
 	return b.err
 }
@@ -98,7 +98,7 @@ func ConsumeMovingLate(ctx context.Context, s *Service, sub Subscriber, handle H
 	defer b.release(ctx)
 	for i := range b.deliveries {
 		failed := b.handle(ctx, i, handle)
-		b.settleOne(ctx, i)
+		b.settleMoved(ctx, i, failed)
 		b.republish(ctx, i, failed) // unsafe: after a crash before this line it is neither here nor there
 	}
 	return b.err
@@ -286,6 +286,23 @@ func (b *batch) republish(ctx context.Context, i int, failed error) {
 		return
 	}
 	b.at(ctx, AfterConfirm, i)
+	b.moved(ctx, i)
+}
+
+// settleMoved settles a delivery that, if it failed, is published elsewhere.
+func (b *batch) settleMoved(ctx context.Context, i int, failed error) {
+	b.settleOne(ctx, i)
+	if failed != nil {
+		b.moved(ctx, i)
+	}
+}
+
+// moved is called after each of the two steps of a move, and is a point after the first.
+func (b *batch) moved(ctx context.Context, i int) {
+	if b.half != i+1 {
+		b.half = i + 1
+		b.at(ctx, HalfMoved, i)
+	}
 }
 
 // countAndPark counts a failure, and keeps the event as a dead letter after the last one. It says whether the event is to

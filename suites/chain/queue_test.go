@@ -152,7 +152,7 @@ func init() {
 	faults["rabbitmq-deadletter/ack-then-republish"] = func(t *testing.T, e *env, function string) string {
 		q := &queue{ready: []Event{first}}
 		failing := func(context.Context, *Service, Event) (Result, error) { return "", ErrTemporary }
-		e.crashAt(AfterSettle)
+		e.crashAt(HalfMoved)
 		must(t, get[Loop](t, function)(t.Context(), e.Service, unreleased{q}, failing))
 		q.reopen()
 		must(t, get[Loop](t, function)(t.Context(), e.Service, q, failing))

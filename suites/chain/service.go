@@ -125,6 +125,7 @@ const (
 	AfterPark            = "after-park" // kept as a dead letter
 	BeforeSettle         = "before-settle"
 	AfterSettle          = "after-settle"
+	HalfMoved            = "half-moved"         // of two steps, here and elsewhere, one is done
 	AfterPaymentMade     = "after-payment-made" // in the payment service: done, not answered
 )
 
@@ -132,7 +133,7 @@ const (
 func Points() []string {
 	return []string{
 		BeforeOrderCommit, AfterOrderCommit, BeforePublish, AfterPublish, AfterConfirm, BeforeMark, AfterMark, AfterFetch, AfterMarkSeen,
-		BetweenTransactions, AfterPaymentCall, BeforeBusinessCommit, AfterBusinessCommit, AfterPark, BeforeSettle, AfterSettle, AfterPaymentMade,
+		BetweenTransactions, AfterPaymentCall, BeforeBusinessCommit, AfterBusinessCommit, AfterPark, BeforeSettle, AfterSettle, HalfMoved, AfterPaymentMade,
 	}
 }
 

@@ -52,7 +52,10 @@ func chained(s harness.Scenario) harness.Scenario {
 	s.Setup, s.Drained = makeTables, chainDrained
 	s.Snapshot = snapshotTables(tableOrders, ledger.TableOutbox, tableNotifications, ledger.TableDeadLetter)
 	s.Tables = []string{tableOrders, ledger.TableOutbox, tableNotifications, ledger.TableDeadLetter}
-	s.Chain = ledger.Chain{Ordered: true, Orders: tableOrders, Effects: []ledger.EffectTable{{Name: tableNotifications}}}
+	s.Chain = ledger.Chain{Ordered: true, Orders: tableOrders, Outbox: true, Published: "published", Effects: []ledger.EffectTable{{Name: tableNotifications}}}
+	for i := range s.Arms {
+		s.Arms[i].Chain = withoutOutbox(s.Arms[i], s.Chain)
+	}
 	s.Redelivery = max(s.Redelivery, session)
 	if s.Evidence.Ordered == 0 {
 		s.Evidence.Ordered = seen
@@ -61,6 +64,23 @@ func chained(s harness.Scenario) harness.Scenario {
 		s.Cost = 25 * time.Second
 	}
 	return s
+}
+
+// withoutOutbox is the chain of an arm whose orders write no row into the outbox, or whose relay keeps a position instead of
+// marking rows; nil for the others.
+func withoutOutbox(a harness.Arm, c ledger.Chain) *ledger.Chain {
+	switch a.Producer.Params[paramCommand] {
+	case "PlaceOrderThenPublish", "PublishThenPlaceOrder":
+		c.Outbox, c.Published = false, ""
+		return &c
+	}
+	for _, p := range a.Processes {
+		if job := p.Params[paramJob]; job == "RelayBelowHorizon" || job == "RelayPastCursor" {
+			c.Published = ""
+			return &c
+		}
+	}
+	return nil
 }
 
 // pairArms are the two arms of a pair of suites/chain. make adds to an arm what runs the function of that name.

@@ -102,7 +102,7 @@ var anomalies = []Anomaly{
 	{Name: Resurrected, Place: "store", Meaning: "stored though definitely refused"},
 	{Name: Misrouted, Place: "store", Meaning: "stored in the wrong partition or queue, or under the wrong key or header"},
 	{Name: AbortedRead, Place: "store", Meaning: "visible though its transaction was aborted"},
-	{Name: TornTxn, Place: "store", rests: onAbsence, Meaning: "visible though another part of its transaction is not"},
+	{Name: TornTxn, Place: "store", rests: onAbsence | onSnapshot, Meaning: "visible though another part of its transaction is not"},
 	{Name: EarlyRead, Place: "store", Meaning: "visible before its transaction was committed"},
 	{Name: DuplicateStore, Place: "store", Meaning: "one message at two positions"},
 	{Name: ReorderedStore, Place: "store", rests: onFirst, Meaning: "first occurrences of one producer's messages of one key are not in send order"},

@@ -8,13 +8,15 @@ import (
 	"conform/harness/ledger"
 )
 
-// facts is all that the audit keeps of one business event: 4 bytes.
-type facts uint32
+// facts is all that the audit keeps of one business event: 8 bytes.
+type facts uint64
 
 const (
 	ordered      facts = 1 << iota // its transaction is committed
 	rolledBack                     // its transaction is rolled back for certain
-	rowFound                       // its row is in the outbox, or in the table of orders
+	rowFound                       // its row is in the table of orders
+	outboxFound                    // its row is in the outbox
+	unmarked                       // which does not say that it was published
 	published                      // a producer or relay was about to hand it to its client
 	accepted                       // the broker confirmed a message of it
 	unaccepted                     // the broker refused a message of it
@@ -234,7 +236,14 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 	switch e.Kind {
 	case ledger.OutboxRow:
 		b.rows[ledger.TableOutbox]++
-		*b.of(e.EventID) |= rowFound
+		f, chain := b.of(e.EventID), a.header.Chain
+		*f |= outboxFound
+		if chain.Orders == "" || chain.Orders == ledger.TableOutbox { // else the outbox knows only what it was told
+			*f |= rowFound
+		}
+		if chain.Published != "" && e.Text != chain.Published {
+			*f |= unmarked
+		}
 		return
 	case ledger.InboxRow:
 		b.rows[ledger.TableInbox]++

@@ -181,7 +181,9 @@ func (t *teller) seeChain(s *segment, e *ledger.Event) bool {
 		t.own(e.At)
 		t.line(e.At, "settled", "%s settled it: %s, %s%s", s.title(), e.Text, e.Outcome, t.single(s, e))
 	case ledger.OutboxRow:
-		c.facts |= rowFound
+		if orders := t.header.Chain.Orders; orders == "" || orders == ledger.TableOutbox {
+			c.facts |= rowFound
+		}
 		t.line(e.At, "committed", "the final read found its outbox row: %s", e.Text)
 	case ledger.InboxRow:
 		c.facts |= seenBefore
@@ -190,6 +192,11 @@ func (t *teller) seeChain(s *segment, e *ledger.Event) bool {
 		if tableOf(e.Text) == ledger.TableDeadLetter {
 			c.facts |= deadLetter
 			t.line(e.At, "applied", "the final read found it among the dead letters")
+			break
+		}
+		if orders := t.header.Chain.Orders; e.Text == orders || tableOf(e.Text) == orders {
+			c.facts |= rowFound
+			t.line(e.At, "committed", "the final read found its row in %s", e.Text)
 			break
 		}
 		c.effects[e.Text] += int(max(1, e.Count))
@@ -338,6 +345,9 @@ func (t *teller) chainVerdict() (title, text string) {
 		}
 	}
 	switch {
+	case chain.Orders != "" && f&(ordered|rowFound) == ordered:
+		lost := Finding{Anomaly: Lost, Qualifier: "confirmed", Attribution: Broker}.Name()
+		return lost, fmt.Sprintf("%s: it was committed, and %s has no row of it", lost, chain.Orders)
 	case times > 1:
 		return DuplicateEffect, fmt.Sprintf("%s: it was applied %s", DuplicateEffect, manyTimes(times))
 	case times == 1 && f&toldFailed != 0 && f&told == 0:

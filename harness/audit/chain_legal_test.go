@@ -31,6 +31,10 @@ func legalChain(r *rand.Rand) (ledger.Header, []journal) {
 		h.Tables = h.Tables[1:]
 		h.Promise.Places = []string{"store", "delivery", "effect", "liveness"}
 	}
+	if h.Chain.Ordered && r.IntN(2) == 0 { // as the suites have it
+		h.Chain.Orders, h.Chain.Outbox, h.Chain.Published = "orders", true, "published"
+		h.Tables = append(h.Tables, "orders")
+	}
 	g := &chainMaker{r: r, h: &h, logs: make([][]made, h.Destinations[0].Partitions), effects: map[uint64]bool{}, letters: map[uint64]bool{}, states: map[uint32]uint64{}}
 	if h.Chain.Ordered && r.IntN(3) == 0 {
 		h.Background, h.Promise.MaxUnavailable = []string{"relay-1"}, 0
@@ -386,6 +390,12 @@ func (g *chainMaker) finish() []journal {
 			add(ledger.Event{Kind: ledger.OutboxRow, EventID: event, Key: g.key(event), Text: "published"})
 		}
 		table(ledger.TableOutbox, len(g.rows))
+	}
+	if h.Chain.Orders == "orders" {
+		for _, event := range g.rows {
+			add(ledger.Event{Kind: ledger.Effect, EventID: event, Key: g.key(event), N: ledger.VersionOf(event), Text: "orders"})
+		}
+		table("orders", len(g.rows))
 	}
 	for _, event := range slices.Sorted(maps.Keys(g.effects)) {
 		add(ledger.Event{Kind: ledger.InboxRow, EventID: event, Text: "g"})

@@ -47,7 +47,7 @@ func register(c check) {
 const (
 	// EvidenceRules is the name of the rules of evidence among the checks.
 	EvidenceRules   = "evidence"
-	evidenceVersion = 2
+	evidenceVersion = 3
 )
 
 // Checks returns the names and versions of the checks of this binary, and of its rules of evidence.

@@ -555,6 +555,9 @@ func (a *auditor) consistent() Proof {
 	if a.mayHaveExpired > 0 {
 		faults = append(faults, fmt.Sprintf("%d messages are absent, their positions are unknown and the start of their log has moved: lost or expired cannot be told", a.mayHaveExpired))
 	}
+	if why := a.unmarked(); why != "" {
+		faults = append(faults, why)
+	}
 	if a.totals.Invoked == 0 && a.totals.Ordered == 0 {
 		faults = append(faults, "nothing was sent")
 	}

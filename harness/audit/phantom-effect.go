@@ -7,7 +7,7 @@ import (
 )
 
 func init() {
-	register(check{name: PhantomEffect, version: 1, reports: []string{PhantomEffect}, start: func(a *auditor) any { return &phantomEffectCheck{a} }})
+	register(check{name: PhantomEffect, version: 2, reports: []string{PhantomEffect}, start: func(a *auditor) any { return &phantomEffectCheck{a} }})
 }
 
 // phantomEffectCheck finds effects of business events that did not happen:

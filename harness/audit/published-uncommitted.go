@@ -5,7 +5,7 @@ import (
 )
 
 func init() {
-	register(check{name: PublishedUncommitted, version: 1, reports: []string{PublishedUncommitted}, start: func(a *auditor) any { return &uncommittedCheck{a} }})
+	register(check{name: PublishedUncommitted, version: 2, reports: []string{PublishedUncommitted}, start: func(a *auditor) any { return &uncommittedCheck{a} }})
 }
 
 // uncommittedCheck finds events in the store, or delivered, whose business transaction was not

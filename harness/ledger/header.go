@@ -87,6 +87,12 @@ type Chain struct {
 	// business event for ever. A committed one without a row is lost, a published one that was not
 	// committed for certain and has no row is published-uncommitted. Empty = there is no such table.
 	Orders string `json:",omitempty"`
+	// Outbox says that the transaction of a business event writes its row into TableOutbox too, where it stays: one
+	// row without the other is torn-txn.
+	Outbox bool `json:",omitempty"`
+	// Published is the state of a row of TableOutbox whose event is published. Empty = a ledger from before that was
+	// recorded, or the rows are not marked.
+	Published string `json:",omitempty"`
 	// Effects lists where each business event must have its effect: at most 4.
 	Effects []EffectTable `json:",omitempty"`
 	// Unread says that nobody reads dead letters: an event there has no effect, and that is missing.

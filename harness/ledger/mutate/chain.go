@@ -38,6 +38,9 @@ var chainMutations = []Mutation{
 	{"not-published", "a committed order was never published", notPublished},
 	{"roll-back", "the transaction of a published order was rolled back", rollBack},
 	{"lose-order", "a committed order is gone from the database", loseOrder},
+	{"lose-orders", "all orders are gone from the database", loseOrders},
+	{"tear-order", "of an order's two rows, one is gone", tearOrder},
+	{"unmark-row", "a row of the outbox that is published does not say so", unmarkRow},
 	{"stop-draining", "nothing moves any more, and it is not drained", stopDraining},
 	{"hang-caller", "a caller waited for longer than the promise bounds", hangCaller},
 	{"slow-recovery", "the first success came later than the promise bounds", slowRecovery},
@@ -555,7 +558,7 @@ func madeUpEffect(r *rand.Rand, h *ledger.Header, js []Journal) bool {
 
 func notPublished(r *rand.Rand, h *ledger.Header, js []Journal) bool {
 	p, ok := pick(r, js, func(e *ledger.Event) bool { return e.Kind == ledger.Ordered && e.Outcome == ledger.OK })
-	if !ok || h.Chain.Orders != ledger.TableOutbox {
+	if !ok || h.Chain.Orders == "" {
 		return false
 	}
 	id := unsent(js)
@@ -564,31 +567,70 @@ func notPublished(r *rand.Rand, h *ledger.Header, js []Journal) bool {
 	e.Key, e.N = ledger.KeyOfEvent(h.Seed, e.EventID, h.Workload.Keys), ledger.VersionOf(e.EventID)
 	insert(js, p, e)
 	insert(js, p, ledger.Event{Kind: ledger.Invoke, Stream: id.Stream, Seq: id.Seq, To: id.Seq + 1, At: e.At})
+	if h.Chain.Orders != ledger.TableOutbox && !addRow(js, h.Chain.Orders, ledger.Event{Kind: ledger.Effect, EventID: e.EventID, Key: e.Key, N: e.N, Text: h.Chain.Orders}) {
+		return false
+	}
 	return addRow(js, ledger.TableOutbox, ledger.Event{Kind: ledger.OutboxRow, EventID: e.EventID, Key: e.Key, Text: "published"})
 }
 
-func takeOrder(js []Journal, event uint64) {
-	takeRows(js, func(e *ledger.Event) bool { return e.Kind == ledger.OutboxRow && e.EventID == event })
+// isOrder says whether a row is that of an order in the table that has them all.
+func isOrder(h *ledger.Header, e *ledger.Event) bool {
+	return h.Chain.Orders != "" && (e.Kind == ledger.Effect && e.Text == h.Chain.Orders || e.Kind == ledger.OutboxRow && h.Chain.Orders == ledger.TableOutbox)
 }
 
-func rollBack(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
+// takeOrder takes all that the transaction of an order wrote.
+func takeOrder(h *ledger.Header, js []Journal, event uint64) {
+	takeRows(js, func(e *ledger.Event) bool {
+		return e.EventID == event && (isOrder(h, e) || e.Kind == ledger.OutboxRow && h.Chain.Outbox)
+	})
+}
+
+func rollBack(r *rand.Rand, h *ledger.Header, js []Journal) bool {
 	n := records(js)
 	p, ok := pick(r, js, func(e *ledger.Event) bool {
 		return e.Kind == ledger.Ordered && e.Outcome == ledger.OK && n[e.EventID] > 0
 	})
 	if ok {
 		at(js, p).Outcome = ledger.Failed
-		takeOrder(js, at(js, p).EventID)
+		takeOrder(h, js, at(js, p).EventID)
 	}
-	return ok
+	return ok && h.Chain.Orders != ""
 }
 
 func loseOrder(r *rand.Rand, h *ledger.Header, js []Journal) bool {
 	p, ok := pick(r, js, func(e *ledger.Event) bool { return e.Kind == ledger.Ordered && e.Outcome == ledger.OK })
-	if !ok || h.Chain.Orders != ledger.TableOutbox {
+	if !ok || h.Chain.Orders == "" {
 		return false
 	}
-	takeOrder(js, at(js, p).EventID)
+	takeOrder(h, js, at(js, p).EventID)
+	return true
+}
+
+func loseOrders(_ *rand.Rand, h *ledger.Header, js []Journal) bool {
+	committed := all(js, func(e *ledger.Event) bool { return e.Kind == ledger.Ordered && e.Outcome == ledger.OK })
+	takeRows(js, func(e *ledger.Event) bool { return isOrder(h, e) })
+	return len(committed) > 0 && h.Chain.Orders != ""
+}
+
+func tearOrder(r *rand.Rand, h *ledger.Header, js []Journal) bool {
+	if !h.Chain.Outbox {
+		return false
+	}
+	p, ok := pick(r, js, func(e *ledger.Event) bool { return isOrder(h, e) || e.Kind == ledger.OutboxRow })
+	if ok {
+		row := *at(js, p)
+		takeRows(js, func(e *ledger.Event) bool { return *e == row })
+	}
+	return ok
+}
+
+func unmarkRow(r *rand.Rand, h *ledger.Header, js []Journal) bool {
+	n := records(js)
+	p, ok := pick(r, js, func(e *ledger.Event) bool { return e.Kind == ledger.OutboxRow && n[e.EventID] > 0 })
+	if !ok || h.Chain.Published == "" {
+		return false
+	}
+	at(js, p).Text = "pending"
 	return true
 }
 

@@ -71,7 +71,9 @@ func newCluster(t testing.TB, engine *container.Engine, image string, settings m
 func bench(engine *container.Engine, c *Cluster, run string) systemtest.Bench {
 	return systemtest.Bench{
 		Cluster: c, Clients: Clients{}, Seed: 1,
-		Resending: map[string]string{"retries": "10", "route": "reopen", "timeout.ms": "1000"}, Confirm: KindSend,
+		Resending: map[string]string{"retries": "10", "route": "reopen", "timeout.ms": "1000"},
+		Patient:   map[string]string{"retries": "100", "route": "reopen", "timeout.ms": "1000"},
+		Confirm:   KindSend, OneLeader: true,
 		Left: func(ctx context.Context) ([]string, error) {
 			objects, err := engine.List(ctx)
 			var left []string
@@ -118,4 +120,15 @@ func TestBattery(t *testing.T) {
 		SettingLayout: Controller, "inSyncReplicas": "2", "allAckInSyncStateSet": "true", "namesrv.enableElectUncleanMaster": "false",
 	})
 	runChecks(t, c, bench(engine, c, run))
+}
+
+// TestLayouts runs the checks that need no other broker to take over.
+func TestLayouts(t *testing.T) {
+	engine, image := docker(t)
+	for _, layout := range []string{Single, Pair} {
+		t.Run(layout, func(t *testing.T) {
+			c, run := newCluster(t, engine, image, map[string]string{SettingLayout: layout})
+			runChecks(t, c, bench(engine, c, run), "killed", "stopped", "disk-lost")
+		})
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -21,18 +23,23 @@ import (
 // pollSlice bounds one wait in the library, which takes a duration and no end.
 const pollSlice = 250 * time.Millisecond
 
-// OpenConsumer opens a consumer of all queues of c.Destination: the library's pull consumer with its queues assigned, which
-// pulls each queue from the position of c.Group, a thousand messages ahead at most, and commits it. It is the only member of
-// its group: RocketMQ divides queues only among those who subscribe. Without a group it begins where the queues do and cannot
-// settle. Unknown settings are ErrUsage. It is a [system.Member].
+// OpenConsumer opens a consumer of c.Destination: the library's pull consumer, which pulls each of its queues from the position
+// of c.Group, a thousand messages ahead at most, and commits it. All queues are assigned to it, or with queues=shared those
+// that the library gives it: then a member that comes has a queue before the one that had it knows, and both own it for a
+// moment. Without a group it begins where the queues do and cannot settle. Unknown settings are ErrUsage. It is a
+// [system.Member].
 func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Consumer, error) {
 	quiet()
 	s := newSettings(c.Settings, ConsumerSettings())
-	from := s.choice("consume.from", "first", "first", "last")
+	var (
+		from   = s.choice("consume.from", "first", "first", "last")
+		shared = s.choice("queues", "all", "all", "shared") == "shared"
+	)
 	k := &consumer{
 		config: c, topic: topicName(c.Destination), group: topicName(c.Group),
 		most:   s.number("max.poll.records", 32, 1),
 		commit: s.millis("commit.wait.ms", 2*time.Second, 10),
+		owned:  map[int32]bool{},
 	}
 	namesrv, err := namesrvOf(c)
 	if err = cmp.Or(s.err, err); err != nil {
@@ -48,20 +55,25 @@ func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Co
 	k.client, err = rmq.NewPullConsumer(
 		rmqconsumer.WithNsResolver(primitive.NewPassthroughResolver([]string{namesrv})),
 		rmqconsumer.WithGroupName(k.group), rmqconsumer.WithInstance(instance(c.ClientID)), rmqconsumer.WithConsumeFromWhere(where),
-		rmqconsumer.WithRemotingTimeout(dialTimeout, readTimeout2, writeTimeout),
+		rmqconsumer.WithRemotingTimeout(dialTimeout, readTimeout2, writeTimeout), rmqconsumer.WithStrategy(k.allocate),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("open consumer %s: make client: %w", c.ClientID, err)
 	}
-	queues := make([]*primitive.MessageQueue, 0, max(1, c.Partitions))
-	for q := range max(1, c.Partitions) {
-		k.queues = append(k.queues, int32(q))
-		queues = append(queues, k.queue(int32(q)))
+	if shared {
+		err = k.client.Subscribe(k.topic, rmqconsumer.MessageSelector{Type: rmqconsumer.TAG, Expression: "*"})
+	} else {
+		queues := make([]*primitive.MessageQueue, 0, max(1, c.Partitions))
+		for q := range max(1, c.Partitions) {
+			queues = append(queues, k.queue(int32(q)))
+		}
+		k.own(queues)
+		err = k.client.Assign(k.topic, queues)
 	}
-	if err := k.client.Assign(k.topic, queues); err != nil {
-		return nil, fmt.Errorf("open consumer %s: %w", c.ClientID, err)
+	if err == nil {
+		err = k.client.Start()
 	}
-	if err := k.client.Start(); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("open consumer %s: start client: %w", c.ClientID, err)
 	}
 	return k, nil
@@ -75,11 +87,64 @@ type consumer struct {
 	most         int
 	commit       time.Duration
 	client       rmq.PullConsumer
-	queues       []int32
-	watch        func(system.Change)
 
-	mu      sync.Mutex
+	mu      sync.Mutex              // of Poll
 	waiting []*primitive.MessageExt // from the library, not yet polled
+
+	balance sync.Mutex // of one rebalance after the other, and of Watch
+	watch   func(system.Change)
+	owners  sync.Mutex // of owned
+	owned   map[int32]bool
+}
+
+// allocate divides the queues as the library does, which asks for that before it goes by it: what the consumer is about to
+// lose can still be committed.
+func (k *consumer) allocate(group, client string, all []*primitive.MessageQueue, members []string) []*primitive.MessageQueue {
+	mine := rmqconsumer.AllocateByAveragely(group, client, all, members)
+	if len(all) > 0 && all[0].Topic == k.topic {
+		k.own(mine)
+	}
+	return mine
+}
+
+// own tells of the queues that are lost and won.
+func (k *consumer) own(queues []*primitive.MessageQueue) {
+	k.balance.Lock()
+	defer k.balance.Unlock()
+	next := map[int32]bool{}
+	for _, q := range queues {
+		next[int32(q.QueueId)] = true
+	}
+	k.owners.Lock()
+	lost, won := missing(next, k.owned), missing(k.owned, next)
+	k.owners.Unlock()
+	if k.watch != nil && len(lost) > 0 {
+		k.watch(system.Change{Kind: system.Revoked, At: clock.Now(), Partitions: lost})
+	}
+	k.owners.Lock()
+	k.owned = next
+	k.owners.Unlock()
+	if k.watch != nil && len(won) > 0 {
+		k.watch(system.Change{Kind: system.Assigned, At: clock.Now(), Partitions: won})
+	}
+}
+
+// missing lists what is in b and not in a.
+func missing(a, b map[int32]bool) []int32 {
+	var m []int32
+	for q := range b {
+		if !a[q] {
+			m = append(m, q)
+		}
+	}
+	slices.Sort(m)
+	return m
+}
+
+func (k *consumer) owns(q int32) bool {
+	k.owners.Lock()
+	defer k.owners.Unlock()
+	return k.owned[q]
 }
 
 // queue is a queue as the library takes it.
@@ -135,6 +200,7 @@ func (k *consumer) Poll(ctx context.Context) ([]system.Delivery, error) {
 			// It is never acknowledged to the library, whose way of doing so also moves positions by itself.
 			k.waiting = request.GetMsgList()
 		}
+		k.waiting = slices.DeleteFunc(k.waiting, func(m *primitive.MessageExt) bool { return !k.owns(int32(m.Queue.QueueId)) })
 	}
 	n := min(k.most, len(k.waiting))
 	ds := make([]system.Delivery, 0, n)
@@ -169,10 +235,8 @@ func (k *consumer) Commit(ctx context.Context, ds []system.Delivery) []system.Se
 		next[d.Partition] = max(next[d.Partition], d.Offset+1)
 	}
 	var all []system.Settlement
-	for _, q := range k.queues {
-		if at, ok := next[q]; ok {
-			all = append(all, k.commitQueue(ctx, q, at))
-		}
+	for _, q := range slices.Sorted(maps.Keys(next)) {
+		all = append(all, k.commitQueue(ctx, q, next[q]))
 	}
 	return all
 }
@@ -208,17 +272,18 @@ func (k *consumer) commitQueue(ctx context.Context, q int32, next int64) system.
 	}
 }
 
-// Watch hands every change to f: all queues are the consumer's own from its beginning to its end.
+// Watch hands every change to f. A rebalance waits for its return.
 func (k *consumer) Watch(f func(system.Change)) {
+	k.balance.Lock()
+	defer k.balance.Unlock()
 	k.watch = f
-	f(system.Change{Kind: system.Assigned, At: clock.Now(), Partitions: k.queues})
+	if queues := missing(nil, k.owned); len(queues) > 0 {
+		f(system.Change{Kind: system.Assigned, At: clock.Now(), Partitions: queues})
+	}
 }
 
 // Close gives the queues up and ends the client.
 func (k *consumer) Close(context.Context) error {
-	if k.watch != nil {
-		k.watch(system.Change{Kind: system.Revoked, At: clock.Now(), Partitions: k.queues})
-		k.watch = nil
-	}
+	k.own(nil)
 	return k.client.Shutdown()
 }

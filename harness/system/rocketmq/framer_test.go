@@ -46,19 +46,23 @@ func TestRequestsAreDescribed(t *testing.T) {
 		want    netproxy.Request
 	}{
 		{
-			"send", command{Code: codeSend, Opaque: 7, Fields: map[string]string{"producerGroup": "run|arm|p1"}},
+			"send",
+			command{Code: codeSend, Opaque: 7, Fields: map[string]string{"producerGroup": "run|arm|p1"}},
 			netproxy.Request{Kind: KindSend, Client: "run.arm.p1", Tag: 7, Messages: 1, State: true},
 		},
 		{
-			"send v2", command{Code: 310, Opaque: -1, Fields: map[string]string{"a": "p2"}},
+			"send v2",
+			command{Code: 310, Opaque: -1, Fields: map[string]string{"a": "p2"}},
 			netproxy.Request{Kind: KindSend, Client: "p2", Tag: 1<<32 - 1, Messages: 1, State: true},
 		},
 		{
-			"one-way", command{Code: codeSend, Flag: flagOneWay, Opaque: 8, Fields: map[string]string{"producerGroup": "p1"}},
+			"one-way",
+			command{Code: codeSend, Flag: flagOneWay, Opaque: 8, Fields: map[string]string{"producerGroup": "p1"}},
 			netproxy.Request{Kind: KindSend, Client: "p1", Tag: 8, Messages: 1, NoReply: true},
 		},
 		{
-			"pull", command{Code: codePull, Opaque: 9, Fields: map[string]string{"consumerGroup": "g"}},
+			"pull",
+			command{Code: codePull, Opaque: 9, Fields: map[string]string{"consumerGroup": "g"}},
 			netproxy.Request{Kind: KindPull, Client: "g", Tag: 9},
 		},
 		{"heartbeat of the same connection", command{Code: 34, Opaque: 10}, netproxy.Request{Kind: KindHeartbeat, Client: "g", Tag: 10}},

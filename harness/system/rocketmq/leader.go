@@ -1,14 +1,11 @@
 package rocketmq
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"time"
 
 	"conform/harness/system"
 )
@@ -124,18 +121,14 @@ func (n *Node) replicaInSync(ctx context.Context) (bool, error) {
 
 // replica is a broker as the controller knows it.
 type replica struct {
-	ID      int64  `json:"brokerId"`
 	Address string `json:"brokerAddress"`
-	Alive   bool   `json:"alive"`
 }
 
 // replicas are what the controller knows of the group.
 type replicas struct {
-	MasterID      int64     `json:"masterBrokerId"`
 	MasterAddress string    `json:"masterAddress"`
 	MasterEpoch   int32     `json:"masterEpoch"`
 	InSync        []replica `json:"inSyncReplicas"`
-	Others        []replica `json:"notInSyncReplicas"`
 }
 
 func (c *Cluster) replicas(ctx context.Context) (replicas, error) {
@@ -176,37 +169,4 @@ func (c *Cluster) controlled(ctx context.Context, l system.Leadership, told *Nod
 		}
 	}
 	return l, nil
-}
-
-// lead makes a broker the master, where a controller can, and waits until it is.
-func (c *Cluster) lead(ctx context.Context, n *Node) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*changeTimeout)
-	defer cancel()
-	return c.await(ctx, n.name+" leads", func(ctx context.Context) error {
-		l, err := c.group(ctx, clusterName)
-		if err != nil {
-			return err
-		}
-		if l.Leader == n && len(l.InSync) == len(c.nodes) {
-			return nil
-		}
-		if len(l.InSync) < len(c.nodes) {
-			return fmt.Errorf("%d brokers are in sync", len(l.InSync))
-		}
-		r, err := c.replicas(ctx)
-		if err != nil {
-			return err
-		}
-		for _, known := range slices.Concat(r.InSync, r.Others) {
-			if c.at(known.Address) != n || !known.Alive || r.MasterID == known.ID {
-				continue
-			}
-			_, _, err := ask(ctx, c.pod.HostPort(portController), codeElectMaster, map[string]string{
-				"clusterName": clusterName, "brokerName": groupName, "brokerId": strconv.FormatInt(known.ID, 10),
-				"designateElect": "true", "invokeTime": strconv.FormatInt(time.Now().UnixMilli(), 10),
-			}, nil)
-			return cmp.Or(err, errors.New("elected, not seen yet")) // the next round sees it
-		}
-		return errors.New("the controller does not know it as another's replica")
-	})
 }

@@ -135,9 +135,8 @@ func (n *Node) gone(ctx context.Context, pid int) (string, error) {
 	return fmt.Sprintf("process %d of %s gone, exit code %d", pid, n.name, s.ExitCode), nil
 }
 
-// Start starts a broker that is down and waits until it serves. A running one is no error. In a pair, a master whose disk was
-// lost comes back as the replica, after the other broker was made the master, as an operator would do: it is stopped, given
-// the other role, and started.
+// Start starts a broker that is down and waits until it serves. A running one is no error. A pair's master whose disk was lost
+// must not come back as what it was, with a replica that has more: Promote the other one first, or Start does.
 func (c *Cluster) Start(ctx context.Context, node system.Node) error {
 	n, err := c.own(node)
 	if err != nil {
@@ -146,8 +145,8 @@ func (c *Cluster) Start(ctx context.Context, node system.Node) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startCeiling, fmt.Errorf("not ready after %s", startCeiling))
 	defer cancel()
 	if c.config.layout == Pair && n.wiped.Load() && n.isMaster() {
-		if err := c.swap(ctx, n); err != nil {
-			return fmt.Errorf("start %s: make the other broker the master: %w", n.name, err)
+		if _, err := c.promote(ctx, n); err != nil {
+			return fmt.Errorf("start %s: %w", n.name, err)
 		}
 	}
 	if err := n.up(ctx); err != nil {
@@ -157,31 +156,44 @@ func (c *Cluster) Start(ctx context.Context, node system.Node) error {
 	return nil
 }
 
-// swap makes the other broker of a pair the master, and this one, which is down, its replica.
-func (c *Cluster) swap(ctx context.Context, lost *Node) error {
+// Promote makes the replica of a pair the master, as an operator does when the master is gone for good: it is stopped, given
+// the other role, and started; and the lost one, which must be down, will be its replica.
+func (c *Cluster) Promote(ctx context.Context, lost system.Node) (done string, err error) {
+	n, err := c.own(lost)
+	if err != nil {
+		return "", err
+	}
+	if s, err := n.broker.State(ctx); err != nil || s.Running || c.config.layout != Pair || !n.isMaster() {
+		return "", errors.Join(err, fmt.Errorf("promote the replica of %s: it is no pair's master that is down: %w", n.name, system.ErrUsage))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startCeiling, fmt.Errorf("not ready after %s", startCeiling))
+	defer cancel()
+	return c.promote(ctx, n)
+}
+
+func (c *Cluster) promote(ctx context.Context, lost *Node) (string, error) {
 	other := c.nodes[0]
 	if other == lost {
 		other = c.nodes[1]
 	}
-	if err := other.broker.Unpause(ctx); err != nil {
-		return err
+	err := other.broker.Unpause(ctx)
+	if err == nil {
+		err = other.broker.Stop(ctx, stopGrace)
 	}
-	if s, err := other.broker.State(ctx); err != nil || s.Running {
-		if err != nil {
-			return err
-		}
-		if err := other.broker.Stop(ctx, stopGrace); err != nil {
-			return err
-		}
+	if err != nil {
+		return "", fmt.Errorf("make %s the master: %w", other.name, err)
 	}
 	other.master.Store(true)
 	lost.master.Store(false)
 	for _, n := range c.nodes {
 		if err := n.broker.Put(ctx, container.File{Path: confFile, Content: c.config.broker(n)}); err != nil {
-			return err
+			return "", fmt.Errorf("make %s the master: %w", other.name, err)
 		}
 	}
-	return other.up(ctx)
+	if err := other.up(ctx); err != nil {
+		return "", fmt.Errorf("make %s the master: %w", other.name, err)
+	}
+	return other.name + " is the master", nil
 }
 
 // Stop ends the broker gracefully. It must end in time: a stop that turns into a kill is an error.

@@ -149,9 +149,8 @@ func (p *producer) Send(ctx context.Context, m system.Message, done func(system.
 		return
 	}
 	if p.oneWay {
-		receipt := p.written(m)
+		done(p.written(m))
 		<-p.room
-		done(receipt)
 		return
 	}
 	s := &send{producer: p, message: m, done: done, left: p.retries, refused: true}
@@ -228,8 +227,8 @@ func (s *send) end(receipt system.Receipt, status string) {
 	if s.producer.blind && status != "" {
 		receipt.Err = ""
 	}
-	<-s.producer.room
 	s.done(receipt)
+	<-s.producer.room // only now: a flush waits for it
 	s.producer.wg.Done()
 }
 

@@ -36,10 +36,10 @@ const (
 	codeMaxOffset        = 30
 	codeMinOffset        = 31
 	codeRoute            = 105
+	codeConsumers        = 203
 	codeDeleteTopic      = 215
 	codeDeleteTopicRoute = 216
 	codeHAStatus         = 907
-	codeElectMaster      = 1002
 	codeSyncState        = 1006
 )
 
@@ -60,6 +60,7 @@ const (
 	answerPullRetry          = 20
 	answerPullMoved          = 21
 	answerQueryNotFound      = 22
+	answerNotOnline          = 206
 )
 
 // Bits of a command's flag (org.apache.rocketmq.remoting.protocol.RemotingCommand).

@@ -27,8 +27,7 @@ func topicName(name string) string { return strings.ReplaceAll(name, ".", "|") }
 func plainName(name string) string { return strings.ReplaceAll(name, "|", ".") }
 
 // Create makes a topic on every broker and waits until each of them and the name server know it. A replica would copy it from
-// its master, but only once a minute. A topic is led by the master of its group, whoever that is; under a controller d.Leader
-// is made the master first, elsewhere it is not heeded.
+// its master, but only once a minute. A topic is led by the master of its group, whoever that is: d.Leader is not heeded.
 func (c *Cluster) Create(ctx context.Context, d system.DestinationSpec) error {
 	if err := c.create(ctx, d); err != nil {
 		return fmt.Errorf("create topic %s: %w", d.Name, err)
@@ -46,15 +45,6 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 	name := topicName(d.Name)
 	if len(name) > 127 {
 		return fmt.Errorf("the name has %d characters, RocketMQ takes 127: %w", len(name), system.ErrUsage)
-	}
-	if d.Leader != nil && c.config.layout == Controller {
-		n, err := c.own(d.Leader)
-		if err != nil {
-			return err
-		}
-		if err := c.lead(ctx, n); err != nil {
-			return err
-		}
 	}
 	queues := max(1, d.Partitions)
 	fields := map[string]string{

@@ -24,6 +24,11 @@ type Bench struct {
 	Resending map[string]string
 	// Draining says that reading the store empties it, and NoOffsets that confirms name no position.
 	Draining, NoOffsets bool
+	// Patient are client settings of a producer that tries until it is confirmed, by sending again without a broker that
+	// knows; empty = the usual one does, and makes no second copy.
+	Patient map[string]string
+	// OneLeader says that one node leads all destinations, whichever they ask for.
+	OneLeader bool
 	// Confirm is the kind of frame that confirms a send and can be dropped, where the clients are not idempotent and only
 	// those with Resending send again; empty = responses to "produce", and clients that are.
 	Confirm string
@@ -77,6 +82,16 @@ func (b Bench) destination(ctx context.Context, name string, leader system.Node,
 		return nil, err
 	}
 	return func() error { return b.Cluster.Delete(context.WithoutCancel(ctx), name) }, nil
+}
+
+// endpoint returns the address of a node's link.
+func (b Bench) endpoint(n system.Node) string {
+	for i, node := range b.Cluster.Nodes() {
+		if node == n {
+			return b.Cluster.Endpoints()[i]
+		}
+	}
+	return ""
 }
 
 // tag marks the records of the battery.

@@ -87,7 +87,7 @@ func destinations(ctx context.Context, b Bench) error {
 		if err != nil {
 			return err
 		}
-		if l.Leader != n || len(l.InSync) != len(b.Cluster.Nodes()) || len(l.Replicas) != len(l.InSync) {
+		if (l.Leader != n && !b.OneLeader) || l.Leader == nil || len(l.InSync) != len(b.Cluster.Nodes()) || len(l.Replicas) != len(l.InSync) {
 			return fmt.Errorf("%s: leader %s, in sync %v", name, nameOf(l.Leader), namesOf(l.InSync))
 		}
 		if err := errors.Join(remove(), remove()); err != nil {

@@ -31,6 +31,16 @@ func struck(ctx context.Context, b Bench, name string, most int, settings map[st
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
+	if settings == nil && b.Patient != nil {
+		settings, most = b.Patient, 0
+	}
+	if b.OneLeader {
+		led, err := leads(ctx, f, name, "somebody leads", func(s system.Leadership) bool { return s.Leader != nil })
+		if err != nil {
+			return err
+		}
+		leader = led.Leader
+	}
 	l, err := b.produce(ctx, name, name+"-client", 1, settings)
 	if err != nil {
 		return err
@@ -89,7 +99,7 @@ func paused(ctx context.Context, b Bench) error {
 		if err != nil || proof == "" {
 			return fmt.Errorf("paused with proof %q: %w", proof, err)
 		}
-		conn, err := net.DialTimeout("tcp", b.Cluster.Endpoints()[0], time.Second)
+		conn, err := net.DialTimeout("tcp", b.endpoint(leader), time.Second)
 		if err != nil {
 			return errors.Join(fmt.Errorf("a paused node's address: %w", err), p.Resume(ctx, leader))
 		}
@@ -189,7 +199,7 @@ func isolated(ctx context.Context, b Bench) error {
 		_, err = leads(ctx, f, l.name, "another node leads", func(s system.Leadership) bool { return s.Leader != nil && s.Leader != leader })
 		if err == nil {
 			var conn net.Conn
-			if conn, err = net.DialTimeout("tcp", b.Cluster.Endpoints()[0], time.Second); err == nil {
+			if conn, err = net.DialTimeout("tcp", b.endpoint(leader), time.Second); err == nil {
 				err = conn.Close()
 			}
 		}
@@ -208,7 +218,7 @@ func linkReset(ctx context.Context, b Bench) error {
 		if err != nil {
 			return err
 		}
-		if conn, err := net.DialTimeout("tcp", b.Cluster.Endpoints()[0], time.Second); err == nil {
+		if conn, err := net.DialTimeout("tcp", b.endpoint(leader), time.Second); err == nil {
 			return errors.Join(errors.New("a reset link accepts connections"), conn.Close(), cut.Heal(ctx))
 		}
 		l.send(ctx, sent)

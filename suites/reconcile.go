@@ -82,6 +82,7 @@ func (b broker) comparing(job string) harness.Process {
 // compares at least once.
 func reconciling(s harness.Scenario, alarms func(arm string) bool, started plan.Step) harness.Scenario {
 	s = chained(s)
+	s.Load.Rate = 30 // three chains side by side, and each event has a transaction of its own: the consumers are to keep up
 	s.Snapshot = snapshotWithAlarms(alarms, s.Tables...)
 	if s.Gates == nil {
 		s.Gates = map[string]harness.Gate{}
@@ -304,7 +305,6 @@ func (b broker) notClosed() harness.Scenario {
 		Steps:    silence()[:2],
 		Evidence: ledger.Evidence{Bites: []string{"hold-" + processPayment}, HandledAfter: seen},
 	}, inNothingWrong, plan.Step{})
-	s.Load.Rate = 50 // each payment is a call
 	s.Chain.Effects = []ledger.EffectTable{{Name: tablePayments}}
 	s.Tables = []string{tableOrders, ledger.TableOutbox, ledger.TableDeadLetter, tablePayments}
 	read := snapshotWithAlarms(inNothingWrong, tableOrders, ledger.TableOutbox, ledger.TableDeadLetter) // the service records its book itself

@@ -36,7 +36,7 @@ func init() {
 		},
 		Scenarios: []harness.Scenario{
 			crashBeforeCommit(), crashAfterBusinessCommit(), commitThenProcess(), failedRecordThenCommit(),
-			rebalanceMidBatch(), slowHandler(), newPartitions(), newPartitionsUnseen(),
+			rebalanceMidBatch(), slowHandler(), staticMember(), newPartitions(), newPartitionsUnseen(),
 			offsetExpired(), offsetBelowStart(), offsetBeyondEnd(),
 		},
 	})
@@ -437,6 +437,53 @@ func slowHandler() harness.Scenario {
 			goesOn("goes-on"),
 		},
 		Evidence: ledger.Evidence{Bites: []string{"hold-consumer-1"}, Redelivered: 1},
+	})
+}
+
+func staticMember() harness.Scenario {
+	// The group waits for a dead member that it does not know again until its session is over.
+	const long, limit = 20 * time.Second, 10 * time.Second
+	settings := map[string]string{"session.timeout.ms": strconv.FormatInt(long.Milliseconds(), 10)}
+	arm := func(name string, role harness.Role, static bool) harness.Arm {
+		a := harness.Arm{Name: name, Role: role, Promise: ledger.Promise{
+			Text:   "a member that is back within its session goes on with its partitions, and the others never stop",
+			Start:  "the confirm that the producer saw",
+			End:    "the end of the work on each record",
+			Places: []string{"delivery", "effect"}, MaxStall: limit,
+			Rules: map[string]ledger.Rule{
+				"duplicate-delivery": {Allowed: true}, "redelivered-after-settle": {Allowed: true}, "reordered-delivery": {Allowed: true},
+			},
+		}}
+		for _, member := range []string{"consumer-1", "consumer-2"} {
+			client := maps.Clone(settings)
+			if static {
+				client["group.instance.id"] = member
+			}
+			p := consumer(member, "classic", nil, client)
+			if member == "consumer-1" {
+				p.CrashAt, p.CrashNth, p.Restart = chain.BeforeBusinessCommit, struckAt, true
+			}
+			a.Processes = append(a.Processes, p)
+		}
+		return a
+	}
+	control := arm("dynamic", harness.Control, false)
+	control.Break = &harness.Break{Knob: "group.instance.id unset", Place: "liveness", Anomaly: "stall"}
+	return effects(harness.Scenario{
+		Name: "static-member", Window: "W4", Redelivery: long,
+		Summary: "one of two members is killed with a delivery in hand, and restarted at once, long before its session of " + long.String() + " is over",
+		Guarded: "group.instance.id: the group knows the member again, and nothing is rebalanced",
+		LookFor: "rebalances at every deployment: kafka.consumer:type=consumer-coordinator-metrics,name=rebalance-rate-per-hour; kafka-consumer-groups --describe --members shows no GROUP-INSTANCE-ID",
+		Sources: []string{"KIP-345 (static membership)", "Kafka documentation, consumer configuration: group.instance.id, session.timeout.ms"},
+		Load:    harness.Load{Partitions: 2},
+		Arms:    []harness.Arm{arm("guarded", harness.Guarded, true), control},
+		Steps: []plan.Step{
+			{Name: "crashed", Until: []plan.State{{Kind: plan.ProcessEnded, Process: "consumer-1"}, {Kind: plan.Handled, N: 1, Process: "consumer-2"}}},
+			{Name: "recovered", Until: []plan.State{
+				{Kind: plan.Handled, N: consumed, Since: "crashed", Process: "consumer-1"}, {Kind: plan.Handled, N: consumed, Since: "crashed", Process: "consumer-2"},
+			}},
+		},
+		Evidence: ledger.Evidence{Bites: []string{"crash-consumer-1"}},
 	})
 }
 

@@ -1,6 +1,7 @@
 package suites
 
 import (
+	"context"
 	"strconv"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	"conform/harness/ledger"
 	"conform/harness/plan"
 	"conform/harness/system"
+	"conform/suites/chain"
 )
 
 // retryDeadletter is the suite of retries and dead letters on a broker.
@@ -97,8 +99,8 @@ func (b broker) unknownOutcome() harness.Scenario {
 func (b broker) replayedLetters() harness.Scenario {
 	return delivered(harness.Scenario{
 		Name:    "replay",
-		Summary: "a dead letter, whose cause is mended, is replayed twice",
-		Guarded: "it is replayed under its own event id: the second one is a duplicate",
+		Summary: "a dead letter, whose cause is mended, is replayed twice, once the alarm of its age was raised",
+		Guarded: "it is replayed under its own event id: the second one is a duplicate; with the replay the alarm is over",
 		LookFor: lookFor("retry-deadletter/replay"),
 		Sources: retrySources,
 		Arms: b.pairArms("retry-deadletter/replay", "effect", paramLetters, func(a *harness.Arm, function string) {
@@ -109,12 +111,29 @@ func (b broker) replayedLetters() harness.Scenario {
 		}),
 		Steps: []plan.Step{
 			{Name: "failed", Until: []plan.State{{Kind: plan.Handled, N: failing + seen}}},
-			{Name: "again", Do: harness.DoStartProcess, Process: "replayer"},
-			{Name: "sent", Until: []plan.State{{Kind: plan.ProcessEnded, Process: "replayer"}}},
+			{
+				Name: "again", Do: harness.DoStartProcess, Process: "replayer",
+				Until: []plan.State{{Kind: plan.Custom, Name: alarmRaised}},
+			},
+			{Name: "sent", Until: []plan.State{{Kind: plan.ProcessEnded, Process: "replayer"}, {Kind: plan.Custom, Name: alarmOver}}},
 			handledMore("sent"),
 		},
+		Gates:    map[string]harness.Gate{alarmRaised: alarm("letters > 0 AND age >= 1"), alarmOver: alarm("letters = 0")},
 		Evidence: ledger.Evidence{Bites: []string{strikeFailure, strikeReplay}, HandledBefore: seen, HandledAfter: seen},
 	})
+}
+
+// The gates of the alarm of dead letters: an old one is there that nobody has taken care of, and none is.
+const (
+	alarmRaised = "the dead letters' alarm is raised"
+	alarmOver   = "the dead letters' alarm is over"
+)
+
+// alarm is a gate that looks at chain.OldestLetter.
+func alarm(condition string) harness.Gate {
+	return func(ctx context.Context, e harness.Env, s plan.State) (bool, string, error) {
+		return rowsIn(ctx, e, s.Arms, 1, "SELECT count(*) FROM ("+chain.OldestLetter+") AS alarm (letters, age) WHERE "+condition)
+	}
 }
 
 func (b broker) recordOfFailure() harness.Scenario {

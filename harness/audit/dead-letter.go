@@ -10,12 +10,51 @@ import (
 )
 
 func init() {
-	register(check{name: "dead-letter", version: 1, reports: []string{DeadLetterLost, DeadLetterWrong}, start: func(a *auditor) any { return &deadLetterCheck{a} }})
+	register(check{name: "dead-letter", version: 2, reports: []string{DeadLetterLost, DeadLetterWrong}, start: func(a *auditor) any { return &deadLetterCheck{a} }})
 }
 
 // deadLetterCheck finds events that a consumer gave up and that are nowhere, dead letters of events that
 // nothing ever failed on, and records of failure that do not tell what a person needs, or tell a secret.
 type deadLetterCheck struct{ a *auditor }
+
+// stored looks at what the broker wrote into a message that it dead-lettered. What an application has published there
+// itself is another message, that stands for an event.
+func (c *deadLetterCheck) stored(s *segment, e *ledger.Event, seen sighting, m *flags) {
+	if e.View != ledger.ViewDeadLetter || e.Detail == "" || m == nil || e.EventID != 0 || seen != fresh {
+		return
+	}
+	if faults := deathFaults(e.Detail, c.a.header.Destinations[e.Pos.Destination].Name); len(faults) > 0 {
+		id, pos := e.ID(), e.Pos
+		c.a.findings.add(findingKey{anomaly: DeadLetterWrong}, id, "", func() string {
+			return fmt.Sprintf("%s: the broker's record of %s in the dead-letter queue (%s): %s", s.title(), id, place(pos), strings.Join(faults, ", "))
+		})
+	}
+}
+
+// deathFaults says what is wrong with a broker's record of a dead letter of a destination.
+func deathFaults(detail, destination string) []string {
+	var r ledger.DeathRecord
+	if err := json.Unmarshal([]byte(detail), &r); err != nil {
+		return []string{"it is unreadable"}
+	}
+	if r == (ledger.DeathRecord{}) {
+		return []string{"there is none"}
+	}
+	var out []string
+	if r.Queue != destination && !strings.HasPrefix(r.Queue, destination+".") {
+		out = append(out, fmt.Sprintf("it says that it was in %q, which is not the queue that it was sent to", r.Queue))
+	}
+	if !slices.Contains([]string{"expired", "rejected", "maxlen", "delivery_limit"}, r.Reason) {
+		out = append(out, fmt.Sprintf("an unknown reason %q", r.Reason))
+	}
+	if r.Count < 1 {
+		out = append(out, "no count")
+	}
+	if r.Time == "" {
+		out = append(out, "no time")
+	}
+	return out
+}
 
 func (c *deadLetterCheck) row(s *segment, e *ledger.Event) {
 	if e.Kind != ledger.Effect || tableOf(e.Text) != ledger.TableDeadLetter {
@@ -65,6 +104,9 @@ func (c *deadLetterCheck) conclude() error {
 		return nil
 	}
 	readable := c.a.snapshotOf(ledger.TableDeadLetter) || slices.ContainsFunc(c.a.header.Destinations, func(d ledger.Destination) bool { return d.DeadLetter })
+	for key := range c.a.survey.ends {
+		readable = readable || key.view == ledger.ViewDeadLetter
+	}
 	c.a.business.walk(func(event uint64, f *facts) {
 		id := identity(event)
 		switch {

@@ -28,6 +28,10 @@ func TestKillMatrix(t *testing.T) {
 			h, js = legalChain(r)
 			mutations = mutate.ChainMutations()
 		}
+		if seed%8 == 7 {
+			h, js = legalQueue(r)
+			mutations = mutate.QueueMutations()
+		}
 		for _, m := range mutations {
 			hm, jm := h, clone(js)
 			if !m.Apply(r, &hm, jm) {
@@ -140,6 +144,9 @@ func TestMutationsAreCaught(t *testing.T) {
 		m := rapid.SampledFrom(mutate.Mutations()).Draw(rt, "mutation")
 		if slices.ContainsFunc(mutate.ChainMutations(), func(c mutate.Mutation) bool { return c.Name == m.Name }) {
 			h, js = legalChain(r)
+		}
+		if slices.ContainsFunc(mutate.QueueMutations(), func(c mutate.Mutation) bool { return c.Name == m.Name }) {
+			h, js = legalQueue(r)
 		}
 		if !m.Apply(r, &h, js) {
 			rt.Skip("no place for it")

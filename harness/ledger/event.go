@@ -92,7 +92,8 @@ const (
 	Claimed
 	// Stored is one record of the final read, in the order of the destination: (Stream, Seq) as the
 	// payload says, Pos, Digest of the payload read, Key as read, View.
-	// Stream 0 = a payload whose identity cannot be read, Text says why. StoredRecord makes it.
+	// Stream 0 = a payload whose identity cannot be read, Text says why. StoredRecord makes it. In ViewDeadLetter
+	// Detail is a DeathRecord as JSON, where the broker keeps one.
 	Stored
 	// StoreEnd closes the final read of one partition in one View: Pos.Offset = the end position
 	// before the read, N = the end position after it, Low = the first position still there,

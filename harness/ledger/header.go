@@ -140,6 +140,15 @@ type FailureRecord struct {
 	Secret bool `json:"secret,omitempty"`
 }
 
+// DeathRecord is what a broker writes into a message that it dead-letters, as JSON in the Detail of its Stored in
+// ViewDeadLetter: why it was given up the first time. "{}" = there is no such record, "" = the broker keeps none.
+type DeathRecord struct {
+	Queue  string `json:"queue,omitempty"`  // in which it was, by its name on the cluster
+	Reason string `json:"reason,omitempty"` // expired, rejected, maxlen or delivery_limit
+	Count  int64  `json:"count,omitempty"`  // how often for that reason
+	Time   string `json:"time,omitempty"`
+}
+
 // Rule says what a promise makes of one anomaly. The zero value is Forbidden: a promise
 // that forgets to name an anomaly does not permit it.
 type Rule struct {

@@ -17,7 +17,7 @@ type Mutation struct {
 }
 
 // Mutations returns all planted corruptions.
-func Mutations() []Mutation { return slices.Concat(mutations, chainMutations) }
+func Mutations() []Mutation { return slices.Concat(mutations, chainMutations, queueMutations) }
 
 // Lookup returns a mutation by name.
 func Lookup(name string) (Mutation, bool) {

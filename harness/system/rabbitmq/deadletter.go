@@ -2,15 +2,18 @@ package rabbitmq
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"conform/harness/ledger"
 	"conform/harness/system"
 )
 
@@ -18,6 +21,9 @@ var (
 	_ system.DeadLetterCutter = (*Cluster)(nil)
 	_ system.DeadLetterFinder = (*Cluster)(nil)
 )
+
+// DeadLetterExchange is the name of the exchange to which a destination's queue dead-letters.
+func DeadLetterExchange(destination string) string { return destination + ".dead" }
 
 // DeadLetterNode returns the node that leads the destination's dead-letter target, or is home to it.
 func (c *Cluster) DeadLetterNode(ctx context.Context, destination string) (system.Node, error) {
@@ -153,6 +159,27 @@ func (c *Cluster) goingDown(n *Node) {
 	for _, name := range names {
 		c.noDeadLetters(name, n.name+", which has its dead-letter target, was down")
 	}
+}
+
+// death tells of the first time that a message was dead-lettered: the oldest entry of its x-death header
+// (https://www.rabbitmq.com/docs/dlx#effects), the newest being the first.
+func death(h amqp.Table) string {
+	var r ledger.DeathRecord
+	if deaths, ok := h["x-death"].([]any); ok && len(deaths) > 0 {
+		if t, ok := deaths[len(deaths)-1].(amqp.Table); ok {
+			r.Queue, _ = t["queue"].(string)
+			r.Reason, _ = t["reason"].(string)
+			r.Count, _ = t["count"].(int64)
+			if at, ok := t["time"].(time.Time); ok {
+				r.Time = at.UTC().Format(time.RFC3339)
+			}
+		}
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		return "" // it has nothing that could not be written
+	}
+	return string(b)
 }
 
 // atMostOnce says whether dead letters of the destination, or of the queues before it, are given up when nobody takes them.

@@ -231,7 +231,7 @@ func delayKey(ms string) string {
 }
 
 func (d destination) target() string            { return d.name + ".dead" }
-func (d destination) deadExchange() string      { return d.name + ".dead" }
+func (d destination) deadExchange() string      { return DeadLetterExchange(d.name) }
 func (d destination) unrouted() string          { return d.name + ".unrouted" }
 func (d destination) alternateExchange() string { return d.name + ".unrouted" }
 

@@ -269,7 +269,11 @@ func (r *drain) subscription(ctx context.Context, view ledger.View, next int64, 
 			} else {
 				given[digest]++
 				pos := ledger.Position{Destination: r.d, Partition: r.partition, Offset: next}
-				r.sink(ledger.StoredRecord(r.tag, view, pos, headerBytes(m.Headers, headerKey), m.Body, clock.Now()))
+				e := ledger.StoredRecord(r.tag, view, pos, headerBytes(m.Headers, headerKey), m.Body, clock.Now())
+				if view == ledger.ViewDeadLetter {
+					e.Detail = death(m.Headers)
+				}
+				r.sink(e)
 				next++
 			}
 		case <-idle.C:

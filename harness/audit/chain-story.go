@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"conform/harness/ledger"
 )
@@ -33,6 +34,8 @@ type held struct {
 	done bool // its work has ended well
 	fail bool
 	over bool // settled
+	// ackAt is when it was, if that was for itself.
+	ackAt int64
 }
 
 func newChainTeller(event uint64) *chainTeller {
@@ -224,7 +227,9 @@ func (t *teller) single(s *segment, e *ledger.Event) (early string) {
 				early = ", before its work had ended"
 				c.facts |= settledEarly
 			}
-			h.over = h.over || h.s == s
+			if h.s == s && !h.over {
+				h.over, h.ackAt = true, e.At
+			}
 		}
 	}
 	return early
@@ -307,6 +312,9 @@ func (t *teller) killed() {
 		for _, h := range c.held {
 			if h.s.Worker == w.Text && !h.done && !h.over && !h.fail && c.facts&settledAway != 0 {
 				c.facts |= settledEarly
+			}
+			if h.s.Worker == w.Text && !h.done && h.over && h.fail && w.At-h.ackAt < int64(time.Second) {
+				c.facts |= settledEarly // it did not live to do what a failure asks for
 			}
 		}
 	}

@@ -95,7 +95,8 @@ type consumer struct {
 	group     *group
 	parts     map[partitionKey]*holding
 	lastPart  *holding
-	settledAt int64 // when its last settle was answered
+	settledAt int64  // when its last settle was answered
+	owes      uint64 // the event whose work failed, and that it has settled as the last thing it did; 0 = none
 }
 
 // delivery is one event of a consumer with what is known before it.
@@ -275,6 +276,7 @@ func (p *groupPart) floor() int64 {
 // see takes the next event in the order of time.
 func (x *deliveries) see(s *segment, e *ledger.Event) {
 	c := x.consumer(s, e.Consumer)
+	c.owes = 0
 	d := &x.next
 	*d = delivery{s: s, e: e, group: c.group, asked: math.MinInt64}
 	whole := e.Kind == ledger.Assigned || e.Kind == ledger.Revoked || e.Kind == ledger.Settled && isCommit(e)
@@ -456,7 +458,7 @@ func (x *deliveries) settled(c *consumer, d *delivery) {
 	}
 	c.settledAt = e.At
 	if !isCommit(e) {
-		x.single(d)
+		x.single(c, d)
 		return
 	}
 	p, h := d.part, d.hold
@@ -486,7 +488,7 @@ func (x *deliveries) settled(c *consumer, d *delivery) {
 }
 
 // single is the settle of one delivery: an ack, nack, reject or release.
-func (x *deliveries) single(d *delivery) {
+func (x *deliveries) single(c *consumer, d *delivery) {
 	e := d.e
 	if f := d.facts; f != nil && e.Outcome != ledger.Failed && e.Text == "reject" {
 		*f |= givenUp
@@ -495,6 +497,9 @@ func (x *deliveries) single(d *delivery) {
 		*f |= settledAway
 		if *f&(applied|failed|seenBefore|givenUp) == 0 && d.group.handled > 0 {
 			*f |= settledEarly
+		}
+		if *f&(applied|failed|seenBefore|givenUp) == failed {
+			c.owes = d.event
 		}
 	}
 	if q := d.queue; q != nil && q.inHand[e.ID()] && (e.Text == "ack" || e.Text == "accept") {

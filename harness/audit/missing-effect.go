@@ -20,7 +20,8 @@ type missingCheck struct{ a *auditor }
 //	given up by a consumer, and not a dead letter       dead-letter-dropped
 //	taken for a repetition (inbox row, or skipped)      deduplicated-wrongly
 //	its work is committed, and the effect is gone       broker: the database's
-//	settled before its work had ended                   settled-early
+//	settled before its work had ended, or after it had  settled-early
+//	failed, as the last thing its consumer lived to do
 //	settled, or passed by the group's position          skipped
 //	let go of by the broker after it had failed         dead-letter-dropped
 //	in the store, or delivered; its record still there  pending
@@ -96,6 +97,11 @@ func (c *missingCheck) conclude() error {
 	}
 	if err := c.passed(); err != nil {
 		return err
+	}
+	for _, c := range a.deliveries.consumers {
+		if c.owes != 0 && c.key.s.killed {
+			*a.business.of(c.owes) |= settledEarly
+		}
 	}
 	dropped := a.survey.droppedDead()
 	a.business.walk(func(event uint64, f *facts) {

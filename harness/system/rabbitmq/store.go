@@ -137,7 +137,7 @@ func (n *Node) inspect(ctx context.Context, queue string, q *amqp.Queue) error {
 // number the messages in the order of delivery. Then it tells what the nodes say that they have dropped (ledger.Dropped).
 // Reading twice finds nothing the second time.
 func (c *Cluster) ReadStore(ctx context.Context, destination string, d uint16, tag uint32, sink func(ledger.Event)) error {
-	read := &drain{cluster: c, d: d, tag: tag, sink: sink}
+	read := &drain{cluster: c, destination: destination, d: d, tag: tag, sink: sink}
 	if err := read.queues(ctx, ledger.ViewRaw, 0, c.ownOf(destination)...); err != nil {
 		return fmt.Errorf("read store of %s: %w", destination, err)
 	}
@@ -154,10 +154,11 @@ func (c *Cluster) ReadStore(ctx context.Context, destination string, d uint16, t
 }
 
 type drain struct {
-	cluster *Cluster
-	d       uint16
-	tag     uint32
-	sink    func(ledger.Event)
+	cluster     *Cluster
+	destination string
+	d           uint16
+	tag         uint32
+	sink        func(ledger.Event)
 
 	partition int32
 	// earlier counts, by digest, what earlier subscriptions to the queue were given: a settle that was written just before
@@ -270,7 +271,7 @@ func (r *drain) subscription(ctx context.Context, view ledger.View, next int64, 
 				given[digest]++
 				pos := ledger.Position{Destination: r.d, Partition: r.partition, Offset: next}
 				e := ledger.StoredRecord(r.tag, view, pos, headerBytes(m.Headers, headerKey), m.Body, clock.Now())
-				if view == ledger.ViewDeadLetter {
+				if name == r.cluster.of(r.destination).target() {
 					e.Detail = death(m.Headers)
 				}
 				r.sink(e)

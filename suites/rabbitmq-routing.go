@@ -101,36 +101,43 @@ func rabbitOverflow() harness.Scenario {
 }
 
 func rabbitTTL() harness.Scenario {
+	// Each message has its time to live from the start: a quorum queue drops what is at its head, and one without would stay there.
+	ttl := with(quorumQueue, "x-message-ttl", "1500")
+	reader := harness.Process{Name: "consumer-1", Role: rabbitSystem.Consumer, Client: map[string]string{"prefetch": "20"}}
+	guarded := guardedArm(ledger.During{Confirmed: struck}, awaited, with(ttl, "dead-letter", "quorum"))
+	guarded.Processes = []harness.Process{reader}
 	return harness.Scenario{
-		Name: "ttl", Cost: 25 * time.Second,
-		Summary: "a policy lets messages wait for 500 ms only, longer than any consumer takes to come, and is lifted again",
+		Name: "ttl", Cost: 30 * time.Second,
+		Summary: "the only consumer of a queue with a time to live is killed, and comes back after longer than that",
 		Guarded: "a dead-letter target: what expires is kept there",
 		LookFor: "rabbitmq_global_messages_dead_lettered_expired_total with dead_letter_strategy=disabled above 0: message-ttl without a dead-letter exchange deletes",
 		Sources: []string{"RabbitMQ documentation, Time-To-Live and Expiration", "RabbitMQ documentation, Dead Letter Exchanges"},
+		Load:    harness.Load{Rate: 300},
 		Targets: map[string]plan.Role{"leader": plan.Leader},
 		Arms: []harness.Arm{
-			guardedArm(ledger.During{Confirmed: struck}, awaited, with(quorumQueue, "dead-letter", "quorum")),
+			guarded,
 			{
-				Name: "ttl-alone", Role: harness.Control, Client: awaited, Destination: with(quorumQueue, "dead-letter", "none"),
-				Break:  &harness.Break{Knob: "dead-letter=none", Place: "store", Anomaly: "lost", Attribution: "expired"},
-				During: ledger.During{Confirmed: struck},
+				Name: "ttl-alone", Role: harness.Control, Client: awaited, Destination: with(ttl, "dead-letter", "none"),
+				Processes: []harness.Process{reader},
+				Break:     &harness.Break{Knob: "dead-letter=none", Place: "store", Anomaly: "lost", Attribution: "expired"},
+				During:    ledger.During{Confirmed: struck},
 			},
 		},
 		Steps: []plan.Step{
 			{
-				Name: "limited", Until: []plan.State{{Kind: plan.Confirmed, N: struck}},
-				Inject: &plan.Exposure{Fault: "queue-limited", Target: "leader", Params: map[string]string{"message-ttl": "500"}},
+				Name: "away", Do: harness.DoKillProcess, Process: "consumer-1",
+				Until: []plan.State{{Kind: plan.Confirmed, N: struck}, {Kind: plan.Received, N: struck}},
 			},
 			// Here time itself is the fault: longer than a message may wait.
 			{Name: "waited", Until: []plan.State{
-				{Kind: plan.Bit, Since: "limited"},
-				{Kind: plan.Elapsed, Hold: 3 * time.Second, Since: "limited"},
-				{Kind: plan.Confirmed, N: struck, Since: "limited"},
+				{Kind: plan.Elapsed, Hold: 4 * time.Second, Since: "away"}, {Kind: plan.Confirmed, N: struck, Since: "away"},
 			}},
-			{Name: "lifted", Heal: "limited"},
-			{Name: "recovered", Until: []plan.State{{Kind: plan.Confirmed, N: struck, Since: "lifted"}}},
+			{Name: "back", Do: harness.DoStartProcess, Process: "consumer-1"},
+			{Name: "recovered", Until: []plan.State{
+				{Kind: plan.Confirmed, N: struck, Since: "back"}, {Kind: plan.Received, N: struck, Since: "back"},
+			}},
 		},
-		Evidence: ledger.Evidence{Before: struck, After: struck, Bites: []string{"limited"}},
+		Evidence: ledger.Evidence{Before: struck, After: struck, Bites: []string{"away"}},
 	}
 }
 

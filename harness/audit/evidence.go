@@ -137,6 +137,8 @@ func (a *auditor) struck(f Finding) bool {
 	switch {
 	case f.To >= a.faultAt(), a.unfinished[findingKey{f.Anomaly, f.Qualifier, f.Attribution}], f.Attribution == Expired:
 		return true
+	case f.Anomaly == Lost && slices.ContainsFunc(a.survey.drops, func(d ledger.Event) bool { return d.Text == f.Attribution && d.At >= a.faultAt() }):
+		return true // by the broker's word; a full queue, say, lets go of its oldest messages
 	case f.To == 0:
 		return f.Place != "store" || a.chained()
 	case f.Anomaly != Lost:

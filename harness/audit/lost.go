@@ -200,8 +200,8 @@ func (c *lostCheck) conclude() error {
 		return err
 	}
 	c.orders()
-	dropped, err := c.dropped()
-	if err != nil {
+	var err error
+	if c.a.dropped, err = c.dropped(); err != nil {
 		return err
 	}
 	for _, s := range c.a.index.ordered() {
@@ -222,7 +222,7 @@ func (c *lostCheck) conclude() error {
 			if !lost {
 				return
 			}
-			if why := dropped[ledger.MessageID{Stream: s.id, Seq: seq}]; why != "" && key.attribution == Broker {
+			if why := c.a.dropped[ledger.MessageID{Stream: s.id, Seq: seq}]; why != "" && key.attribution == Broker {
 				key.attribution = why
 			}
 			region := Middle

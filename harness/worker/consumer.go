@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"conform/harness/internal/clock"
@@ -69,7 +70,8 @@ func consume(ctx context.Context, s *Session, c system.Consumer, process func(co
 		return err
 	}
 	err = c.Settle(ctx, ds)
-	settled(s, ds, err)
+	u, ok := c.(system.Unconfirmed)
+	settled(s, ds, err, ok && u.SettlesUnconfirmed())
 	if err != nil {
 		// Whether the broker took it is unknown; it will deliver again or not, and the audit allows both.
 		s.Log.Warn("settle failed", "error", err)
@@ -94,8 +96,27 @@ func received(c Config, d system.Delivery, now int64) ledger.Event {
 	return e
 }
 
-// settled records a settle as one commit per partition: the position after its last delivery.
-func settled(s *Session, ds []system.Delivery, err error) {
+// settled records a settle as one commit per partition: the position after its last delivery. Where there are no positions
+// each delivery is acked for itself, which stays in doubt if nothing confirms it.
+func settled(s *Session, ds []system.Delivery, err error, unconfirmed bool) {
+	ds = slices.DeleteFunc(slices.Clone(ds), func(d system.Delivery) bool {
+		if d.Offset >= 0 {
+			return false
+		}
+		e := received(s.Config, d, clock.Now())
+		e.Kind, e.Text, e.Digest, e.Attempt = ledger.Settled, "ack", 0, 0
+		switch {
+		case err != nil:
+			e.Detail = err.Error()
+		case !unconfirmed:
+			e.Outcome = ledger.OK
+			fallthrough
+		default:
+			s.settled.Add(1)
+		}
+		s.Record(e)
+		return true
+	})
 	next := map[int32]int64{}
 	var order []int32
 	for _, d := range ds {

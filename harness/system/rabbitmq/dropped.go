@@ -200,8 +200,9 @@ func (d destination) drops(reason string, limits map[string]string) string {
 	return ""
 }
 
-// lacks notes that a destination has no route from now on; regains that it has one again.
-func (c *Cluster) lacks(name, why string) {
+// lacks notes that a destination may have no route from then on; regains that it has one again for certain. What is lost in
+// between had none: what had one is not lost.
+func (c *Cluster) lacks(name string, from int64, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, a := range c.absences[name] {
@@ -209,7 +210,7 @@ func (c *Cluster) lacks(name, why string) {
 			return
 		}
 	}
-	c.absences[name] = append(c.absences[name], absence{from: clock.Now(), why: why})
+	c.absences[name] = append(c.absences[name], absence{from: from, why: why})
 }
 
 func (c *Cluster) regains(name string) {

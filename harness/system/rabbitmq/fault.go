@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"conform/harness/internal/clock"
 	"conform/harness/system"
 )
 
@@ -219,20 +220,20 @@ func (c *Cluster) Unbind(ctx context.Context, destinations []string) (system.Inj
 	}
 	f.undo = func(ctx context.Context) error {
 		for _, name := range destinations {
-			c.regains(name) // before it may be true: what is sent later counts as routed
 			if err := c.bind(ctx, name, true); err != nil {
 				return fmt.Errorf("bind %s: %w", name, err)
 			}
+			c.regains(name)
 		}
 		c.over(f)
 		return nil
 	}
 	c.inForce(f, "no binding of "+strings.Join(destinations, ", "))
 	for _, name := range destinations {
+		c.lacks(name, clock.Now(), "its binding was deleted")
 		if err := c.bind(ctx, name, false); err != nil {
 			return nil, errors.Join(fmt.Errorf("unbind %s: %w", name, err), f.Heal(context.WithoutCancel(ctx)))
 		}
-		c.lacks(name, "its binding was deleted")
 	}
 	return f, nil
 }
@@ -264,6 +265,7 @@ func (c *Cluster) bind(ctx context.Context, name string, bound bool) error {
 
 // Leave ends the attending consumers.
 func (c *Cluster) Leave(_ context.Context, destinations []string) (system.Injection, error) {
+	left := clock.Now()
 	for _, name := range destinations {
 		c.mu.Lock()
 		held := c.held[name]
@@ -280,16 +282,17 @@ func (c *Cluster) Leave(_ context.Context, destinations []string) (system.Inject
 		e := system.Evidence{Bit: true, Count: int64(len(destinations))}
 		var details []string
 		for _, name := range destinations {
-			ready, _, err := c.count(ctx, name)
+			// Not by asking the queue itself, which would be a use of it that x-expires counts from.
+			l, err := c.leadership(ctx, name)
 			switch {
-			case errors.Is(err, errNotFound):
-				c.lacks(name, "its queue was deleted when its consumer left")
-				details = append(details, name+": its consumer has left, deleted")
 			case err != nil:
 				return system.Evidence{}, err
+			case l.Gone:
+				c.lacks(name, left, "its queue was deleted when its consumer left")
+				details = append(details, name+": its consumer has left, deleted")
 			default:
 				e.Bit = e.Bit && !c.of(name).transient()
-				details = append(details, fmt.Sprintf("%s: its consumer has left, %d messages", name, ready))
+				details = append(details, name+": its consumer has left, the queue is there")
 			}
 		}
 		e.Detail = strings.Join(details, "; ")

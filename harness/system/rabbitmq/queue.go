@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"conform/harness/internal/clock"
 	"conform/harness/system"
 )
 
@@ -88,7 +89,7 @@ func (c *Cluster) create(ctx context.Context, spec system.DestinationSpec) error
 	}
 	c.mu.Unlock()
 	if !d.bound {
-		c.lacks(d.name, "it was made without a binding")
+		c.lacks(d.name, clock.Now(), "it was made without a binding")
 	}
 	for _, name := range d.queues() {
 		err := c.await(ctx, name+" has a leader and all members in step", func(ctx context.Context) error {

@@ -38,6 +38,8 @@ const (
 	paramClient = "client"
 	// paramEvery is the pause between two looks of a job that found nothing; default 20 ms.
 	paramEvery = "every"
+	// paramPace is the pause of a job after each piece of work: so long, beside the work, that it is what bounds the job; default 0.
+	paramPace = "pace"
 	// paramRedeliver and paramReplay are those of chain.Service.
 	paramRedeliver = "redeliver"
 	paramReplay    = "replay"
@@ -366,10 +368,17 @@ func (b broker) jobRole() worker.Role {
 		if err := s.Ready(ctx); err != nil {
 			return err
 		}
+		pace := p.duration(paramPace)
 		counted := func(ctx context.Context, service *chain.Service) (int, error) {
 			n, err := job(ctx, service)
 			if err == nil {
 				s.Count(worker.Counts{Published: int64(n)})
+			}
+			if n > 0 && pace > 0 {
+				select {
+				case <-time.After(pace):
+				case <-ctx.Done():
+				}
 			}
 			return n, err
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"conform/harness"
+	"conform/harness/audit"
 	"conform/harness/ledger"
 	"conform/harness/plan"
 	"conform/harness/system"
@@ -20,21 +21,23 @@ import (
 // outbox is the suite of the outbox pattern on a broker.
 func outbox(b broker) harness.Suite {
 	return harness.Suite{
-		Name:   b.suite("outbox"),
-		System: b.system,
-		With:   []system.System{postgresSystem.System},
-		Title:  "every order that is committed is published, in the order of its key, and no other",
-		Promise: ledger.Promise{
-			Text:   "an order whose transaction is committed is published and has its effect exactly once, one that is rolled back is not published, and the events of a key come in the order of their commits",
-			Start:  "the commit of the order's transaction",
-			End:    "the effects, read in one snapshot with the outbox once relays and consumers have nothing left to do",
-			Places: []string{"store", "outbox", "effect"},
-		},
+		Name:    b.suite("outbox"),
+		System:  b.system,
+		With:    []system.System{postgresSystem.System},
+		Title:   "every order that is committed is published, in the order of its key, and no other",
+		Promise: outboxPromise,
 		Scenarios: []harness.Scenario{
 			b.crashBetween(), b.relayCrash(), b.lateCommitGap(), b.concurrentRelays(), b.commitInDoubt(), b.brokerOutage(),
 			b.asyncCommit(), b.asyncCommitPowerCut(),
 		},
 	}
+}
+
+var outboxPromise = ledger.Promise{
+	Text:   "an order whose transaction is committed is published and has its effect exactly once, one that is rolled back is not published, and the events of a key come in the order of their commits",
+	Start:  "the commit of the order's transaction",
+	End:    "the effects, read in one snapshot with the outbox once relays and consumers have nothing left to do",
+	Places: []string{"store", "outbox", "effect"},
 }
 
 // The load of chains that begin in a database. What counts is the window.
@@ -321,6 +324,21 @@ func (b broker) commitInDoubt() harness.Scenario {
 	})
 }
 
+// pacedRelay is an arm whose relay is slow enough to see its rows drain.
+func (b broker) pacedRelay() harness.Arm {
+	a := harness.Arm{
+		Name: "drain", Role: harness.Observation, Destination: b.destination, Producer: b.orders(nil),
+		Reason: "says how long the rows take that piled up, beside what their first fifth predicts: backlog / (capacity - incoming)",
+		Processes: []harness.Process{
+			b.relay("relay-1", map[string]string{paramTimeout: "500ms", paramBatch: "5", paramPace: "10ms"}), b.reader("consumer-1", nil),
+		},
+	}
+	a.Promise = outboxPromise
+	a.Promise.Drain = ledger.Drain{Since: "back", Least: seen, Outbox: true}
+	a.Promise.Rules = map[string]ledger.Rule{audit.Stall: {Allowed: true}} // one relay is one measurement: it is told, not judged
+	return a
+}
+
 func (b broker) brokerOutage() harness.Scenario {
 	return chained(harness.Scenario{
 		Name: "broker-outage", Window: "W1",
@@ -329,12 +347,12 @@ func (b broker) brokerOutage() harness.Scenario {
 		LookFor: lookFor("outbox/broker-outage"),
 		Sources: []string{"Marc Brooker, Exponential Backoff And Jitter (AWS architecture blog)"},
 		Targets: map[string]plan.Role{"brokers": plan.All},
-		Arms: b.pairArms("outbox/broker-outage", "outbox", paramRun, func(a *harness.Arm, function string) {
+		Arms: append(b.pairArms("outbox/broker-outage", "outbox", paramRun, func(a *harness.Arm, function string) {
 			a.Producer = b.orders(nil)
 			a.Processes = []harness.Process{
 				b.relay("relay-1", map[string]string{paramRun: function, paramTimeout: "500ms", paramTries: "3"}), b.reader("consumer-1", nil),
 			}
-		}),
+		}), b.pacedRelay()),
 		Gates: map[string]harness.Gate{
 			"rows are given up": func(ctx context.Context, e harness.Env, s plan.State) (bool, string, error) {
 				return rowsIn(ctx, e, s.Arms, 1, "SELECT count(*) FROM outbox WHERE status = 'given up'")

@@ -12,7 +12,7 @@ import (
 )
 
 func init() {
-	register(check{name: "drain", version: 1, reports: []string{Stall}, start: func(a *auditor) any {
+	register(check{name: "drain", version: 2, reports: []string{Stall}, start: func(a *auditor) any {
 		if a.header.Promise.Drain == (ledger.Drain{}) {
 			return nil
 		}
@@ -35,7 +35,7 @@ const (
 // drainCheck measures how a backlog drains: in each partition, capacity and incoming in the first fifth of the way, what they
 // predict for the rest, and what the rest took. A message is in the backlog from its confirm to the first end of the work on
 // it. A capacity that is not above the incoming never drains, which is a stall and said at once; so is a rest that takes
-// longer or shorter than predicted.
+// longer or shorter than predicted. A row of the outbox is in the backlog from its commit to the first confirm of its event.
 type drainCheck struct {
 	a       *auditor
 	since   int64
@@ -60,11 +60,23 @@ func (c *drainCheck) conclude() error {
 	c.since, c.parts, c.work = 0, map[partitionKey]*drainPartition{}, nil
 	type seen struct{ fetched, done bool }
 	known := map[ledger.MessageID]seen{}
+	published := map[uint64]bool{}
+	rows := c.a.header.Promise.Drain.Outbox
 	_, err := scan(c.a.open, func(_ *segment, e *ledger.Event) {
 		switch {
 		case e.Kind == ledger.Step:
 			if e.Text == c.a.header.Promise.Drain.Since && e.Outcome == ledger.OK {
 				c.since = e.At
+			}
+		case rows:
+			one := c.part(ledger.Position{})
+			switch {
+			case e.Outcome != ledger.OK || e.EventID == 0:
+			case e.Kind == ledger.Ordered:
+				one.in = append(one.in, e.At)
+			case e.Kind == ledger.Complete && !published[e.EventID]:
+				published[e.EventID] = true
+				one.got, one.out = append(one.got, e.At), append(one.out, e.At)
 			}
 		case e.Kind == ledger.Received:
 			// Segments of several consumers come in any order: an early second delivery is as good.
@@ -72,7 +84,7 @@ func (c *drainCheck) conclude() error {
 				known[e.ID()] = seen{true, k.done}
 				c.part(e.Pos).got = append(c.part(e.Pos).got, e.At)
 			}
-		case e.Outcome != ledger.OK:
+		case e.Outcome != ledger.OK || e.Kind == ledger.Ordered:
 		case e.Kind == ledger.Complete:
 			c.part(e.Pos).in = append(c.part(e.Pos).in, e.At)
 		default:
@@ -82,7 +94,7 @@ func (c *drainCheck) conclude() error {
 				c.work = append(c.work, drainWork{e.At, e.N, e.Attempt})
 			}
 		}
-	}, ledger.Step, ledger.Complete, ledger.Received, ledger.Handled)
+	}, ledger.Step, ledger.Ordered, ledger.Complete, ledger.Received, ledger.Handled)
 	if err != nil {
 		return err
 	}
@@ -124,7 +136,10 @@ func (c *drainCheck) judge() {
 			off = append(off, math.Abs(m.off()))
 		}
 	}
-	c.words = append(c.words, c.series(until), c.database())
+	c.words = append(c.words, c.series(until))
+	if !d.Outbox {
+		c.words = append(c.words, c.database())
+	}
 	if len(keys) == 0 {
 		c.missing = append(c.missing, "nothing was sent")
 	}
@@ -166,6 +181,10 @@ func (c *drainCheck) series(until int64) string {
 			stored += upTo(p.in, at) - upTo(p.got, at)
 			fetched += upTo(p.got, at) - upTo(p.out, at)
 			oldest = max(oldest, p.oldest(at))
+		}
+		if c.a.header.Promise.Drain.Outbox {
+			fmt.Fprintf(&b, ", after %s %d in the outbox, the oldest %s old", short(at-c.since), max(0, stored), short(int64(oldest)))
+			continue
 		}
 		fmt.Fprintf(&b, ", after %s %d in the broker, %d fetched, the oldest %s old", short(at-c.since), max(0, stored), fetched, short(int64(oldest)))
 	}

@@ -87,3 +87,58 @@ func TestDrain(t *testing.T) {
 		})
 	}
 }
+
+// A hundred orders a second for six seconds, whose relay is back from the first second on.
+func TestDrainOfAnOutbox(t *testing.T) {
+	const second = 1000 * ms
+	const orders = 600
+	for name, tc := range map[string]struct {
+		every int64
+		slow  int64 // half a second later
+		want  string
+		arm   ArmResult
+	}{
+		"drains as predicted":   {5 * ms, 5 * ms, "in the outbox", Held},
+		"slower than orders":    {20 * ms, 20 * ms, "never drains", Broke},
+		"slows down on the way": {6 * ms, 9 * ms, "%)", Broke},
+	} {
+		var publish strings.Builder
+		for i := range orders {
+			fmt.Fprint(&publish, i, " ")
+		}
+		x := chain{
+			orders: strings.Repeat("ok ", orders), publish: publish.String(), header: func(h *ledger.Header) {
+				h.Promise.Places = []string{"outbox"}
+				h.Promise.Drain = ledger.Drain{Since: "back", Least: 50, Tolerance: 0.2, Outbox: true}
+				h.Chain.Effects, h.Groups, h.Tables = nil, nil, h.Tables[:1]
+			},
+			events: func(js []mutate.Journal) {
+				at := second
+				each(js, func(e *ledger.Event) {
+					if e.Kind == ledger.Complete {
+						step := tc.every
+						if at > 3*second/2 {
+							step = tc.slow
+						}
+						at = max(at+step, int64(e.Seq+1)*10*ms+3*ms)
+						e.Sent, e.At = at-ms, at
+					}
+					if e.Kind == ledger.Invoke && e.EventID != 0 {
+						e.At = int64(e.Seq+1)*10*ms + 2*ms
+					}
+				})
+				js[0].Events = slices.Insert(js[0].Events, 1, ledger.Event{Kind: ledger.Step, Text: "back", At: second, Outcome: ledger.OK})
+			},
+		}
+		v := x.audit(t)
+		got := ""
+		for _, p := range v.Proofs {
+			if p.Name == "drain" {
+				got += p.Got
+			}
+		}
+		if !strings.Contains(got, tc.want) || strings.Contains(summary(v), Stall) != (tc.arm == Broke) {
+			t.Errorf("%s: %v, %q, found %q, %q", name, v.Arm, got, summary(v), v.Reasons)
+		}
+	}
+}

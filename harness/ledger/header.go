@@ -187,6 +187,8 @@ type Drain struct {
 	// Tolerance is by which part of the prediction the rest may take longer or shorter: 0.2. Of the partitions, the one
 	// in the middle counts.
 	Tolerance float64
+	// Outbox says that the backlog is one of rows: of orders that are committed and not published. They count as one partition.
+	Outbox bool `json:",omitempty"`
 }
 
 // Expect is the one anomaly that a control arm must reproduce.

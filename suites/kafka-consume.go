@@ -499,7 +499,8 @@ func resetArms(processes func(client map[string]string) []harness.Process) []har
 		{Name: "guarded", Role: harness.Guarded, Processes: arm("earliest"), Code: &harness.Code{Guarded: "ApplyOnce"}},
 		{
 			Name: "latest", Role: harness.Control, Processes: arm("latest"),
-			Break: &harness.Break{Knob: "auto.offset.reset=latest", Place: "effect", Anomaly: "missing-effect", Attribution: "skipped"},
+			// What its killed member had in hand is passed over, too.
+			Break: &harness.Break{Knob: "auto.offset.reset=latest", Place: "effect", Anomaly: "missing-effect", Attribution: "skipped", Also: []string{"missing-effect/settled-early"}},
 		},
 	}
 }

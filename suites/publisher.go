@@ -180,8 +180,13 @@ func (r *renamer) rename(ev chain.Event) uint64 {
 
 // strike records a fault that a worker is itself, with the proof that it bit. Nothing of it needs to be undone.
 func strike(s *worker.Session, name, detail, proof string, n int) error {
-	now := worker.Now() // the same for all three: another worker may strike under the same name
-	s.Record(ledger.Event{Kind: ledger.Inject, At: now, Text: name, Detail: detail})
+	return strikeSince(s, worker.Now(), name, detail, proof, n)
+}
+
+// strikeSince is strike for a fault that began before it can be proven: what it does may be done by then.
+func strikeSince(s *worker.Session, began int64, name, detail, proof string, n int) error {
+	now := worker.Now() // the same for both: another worker may strike under the same name
+	s.Record(ledger.Event{Kind: ledger.Inject, At: began, Text: name, Detail: detail})
 	s.Record(ledger.Event{Kind: ledger.Bite, At: now, Text: name, Outcome: ledger.OK, N: int64(n), Detail: proof})
 	return s.RecordNow(ledger.Event{Kind: ledger.Heal, At: now, Text: name, Outcome: ledger.OK})
 }

@@ -174,7 +174,8 @@ func TestEvidenceIsOfThePlan(t *testing.T) {
 			}
 			if a.Break != nil {
 				for _, name := range a.Break.Also {
-					if _, ok := audit.Lookup(name); !ok || name == a.Break.Anomaly {
+					anomaly, attribution, _ := strings.Cut(name, "/")
+					if row, ok := audit.Lookup(anomaly); !ok || name == a.Break.Anomaly || attribution != "" && !slices.Contains(row.Attributions, attribution) {
 						t.Errorf("arm %s also causes %q", a.Name, name)
 					}
 				}

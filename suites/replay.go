@@ -53,22 +53,23 @@ func (b broker) replayRole() worker.Role {
 		if err := s.Ready(ctx); err != nil {
 			return err
 		}
+		began := worker.Now()
 		if name := p.params[paramLetters]; name != "" {
 			replay := function[chain.Replayer](p, paramLetters, "")
 			if p.err != nil {
 				return p.err
 			}
-			return replayLetters(ctx, s, service, pool, replay)
+			return replayLetters(ctx, s, service, pool, replay, began)
 		}
 		if p.params[paramForged] == "true" {
-			return forge(ctx, s, out, events)
+			return forge(ctx, s, out, events, began)
 		}
 		for seq := range events {
 			if err := service.Publisher.Publish(ctx, eventOf(s.Config, ledger.EventID(firstStream, uint64(seq)))); err != nil {
 				return fmt.Errorf("send event again: %w", err)
 			}
 		}
-		return strike(s, strikeReplay, "old events are sent again", fmt.Sprintf("%d events were confirmed again", events), events)
+		return strikeSince(s, began, strikeReplay, "old events are sent again", fmt.Sprintf("%d events were confirmed again", events), events)
 	}
 }
 
@@ -76,7 +77,7 @@ func (b broker) replayRole() worker.Role {
 const firstStream = 1
 
 // forge sends events of its own under the ids of others. In the ledger they are what they are: events of their own.
-func forge(ctx context.Context, s *worker.Session, out *publisher, events int) error {
+func forge(ctx context.Context, s *worker.Session, out *publisher, events int, began int64) error {
 	out.size = max(out.size, ledger.MinPayload) + forgedBy
 	for seq := range uint64(events) {
 		of := eventOf(s.Config, ledger.EventID(firstStream, seq))
@@ -98,11 +99,11 @@ func forge(ctx context.Context, s *worker.Session, out *publisher, events int) e
 		}
 		s.Record(e)
 	}
-	return strike(s, strikeReplay, "other contents are sent under known event ids", fmt.Sprintf("%d were confirmed", events), events)
+	return strikeSince(s, began, strikeReplay, "other contents are sent under known event ids", fmt.Sprintf("%d were confirmed", events), events)
 }
 
 // replayLetters sends each dead letter twice, as two people would who do not know of each other.
-func replayLetters(ctx context.Context, s *worker.Session, service *chain.Service, pool *pgxpool.Pool, replay chain.Replayer) error {
+func replayLetters(ctx context.Context, s *worker.Session, service *chain.Service, pool *pgxpool.Pool, replay chain.Replayer, began int64) error {
 	rows, err := pool.Query(ctx, "SELECT event_id FROM dead_letter ORDER BY quarantined_at")
 	if err != nil {
 		return fmt.Errorf("read dead letters: %w", err)
@@ -123,5 +124,5 @@ func replayLetters(ctx context.Context, s *worker.Session, service *chain.Servic
 			}
 		}
 	}
-	return strike(s, strikeReplay, "dead letters are replayed twice", fmt.Sprintf("%d dead letters were sent twice", len(letters)), len(letters))
+	return strikeSince(s, began, strikeReplay, "dead letters are replayed twice", fmt.Sprintf("%d dead letters were sent twice", len(letters)), len(letters))
 }

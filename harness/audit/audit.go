@@ -155,6 +155,8 @@ type auditor struct {
 	contradictions []string // a ledger that contradicts itself proves nothing: at most SampleSize
 	contradicted   int
 	mayHaveExpired int
+
+	subjects subjects // of a control of a chain
 }
 
 func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
@@ -173,6 +175,9 @@ func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
 	}
 	if isChain(h) {
 		a.business = newBusiness(h)
+		if h.Role == roleControl {
+			a.findings.subjects = map[findingKey][]ledger.MessageID{}
+		}
 	}
 	if len(h.Chain.Effects) > maxEffects {
 		a.contradiction("the header names %d tables of effects, at most %d can be judged", len(h.Chain.Effects), maxEffects)
@@ -247,6 +252,9 @@ func (a *auditor) run() error {
 		}
 	}
 	a.findings.forbid(a.header.Promise)
+	if err := a.takeSubjects(); err != nil {
+		return err
+	}
 	return a.date()
 }
 

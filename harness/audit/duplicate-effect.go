@@ -50,6 +50,7 @@ func (c *twiceCheck) conclude() error {
 				c.a.findings.add(findingKey{anomaly: DuplicateEffect}, again, "", func() string {
 					return fmt.Sprintf("%s holds the effects of events %s and %s, which are one business act asked for again under a new event id", t.Name, first, again)
 				})
+				c.a.findings.alsoOf(findingKey{anomaly: DuplicateEffect}, first)
 			}
 		}
 	}

@@ -100,14 +100,41 @@ func (a *auditor) otherwise(fs []Finding) []string {
 		case judged && rule.Allowed:
 		case slices.Contains(neverByKnob, f.Anomaly) && f.Anomaly != a.header.Expect.Anomaly:
 			out = append(out, fmt.Sprintf("the control shows %s (%d), which no setting causes", f.Name(), f.Count))
-		case f.Forbidden && f.Anomaly != a.header.Expect.Anomaly && !slices.Contains(a.header.Expect.Also, f.Anomaly) && !elsewhere(a.header.Expect.Anomaly, f.Anomaly):
+		case !f.Forbidden || inAlso(a.header.Expect.Also, f):
+		case f.Anomaly != a.header.Expect.Anomaly && !elsewhere(a.header.Expect.Anomaly, f.Anomaly):
 			out = append(out, fmt.Sprintf("the control shows %s (%d), which its knob is not known to cause", f.Name(), f.Count))
+		case f.Anomaly == Lost && f.Qualifier == "confirmed" && f.Attribution == Broker:
+			out = append(out, fmt.Sprintf("the control shows %s (%d), which its knob is not known to cause: the broker has let go of it", f.Name(), f.Count))
+		case a.chained() && !sameCause(*a.header.Expect, f):
+			if n := a.unexplained(f, a.mishap); n > 0 {
+				out = append(out, fmt.Sprintf("the control shows %s (%d), of which %d are of events that have not met %s", f.Name(), f.Count, n, expectName(*a.header.Expect)))
+			}
 		}
 	}
 	if !struck {
 		out = append(out, fmt.Sprintf("the control showed %s only of messages that were done with before the fault", expectName(*a.header.Expect)))
 	}
 	return out
+}
+
+// mishap says whether a finding is what the control must reproduce, or what its knob is known to cause beside it.
+func (a *auditor) mishap(k findingKey) bool {
+	f := Finding{Anomaly: k.anomaly, Qualifier: k.qualifier, Attribution: k.attribution}
+	if a.rules() < 3 && f.Anomaly == a.header.Expect.Anomaly && f.Attribution != Broker {
+		return true // Also did not name attributions
+	}
+	return expected(*a.header.Expect, f) || inAlso(a.header.Expect.Also, f)
+}
+
+// sameCause says whether a finding died of the very cause that the control must show, by the broker's own word: of what expired
+// some was read before, and has its effect.
+func sameCause(e ledger.Expect, f Finding) bool {
+	return f.Attribution == e.Attribution && slices.Contains([]string{Expired, Unroutable, Overflowed, DeadLetterDropped}, f.Attribution)
+}
+
+// inAlso says whether a finding is named among others: by its anomaly, or more precisely.
+func inAlso(also []string, f Finding) bool {
+	return slices.ContainsFunc([]string{f.Anomaly, f.Anomaly + "/" + f.Attribution, f.Name()}, func(name string) bool { return slices.Contains(also, name) })
 }
 
 // sights lists what one and the same mishap of a message is called at the places of the chain.
@@ -131,9 +158,11 @@ var neverByKnob = []string{Corrupted, Phantom, Conflict, Misrouted, AbortedRead}
 // struck says whether a finding of a control can be the fault's work: something of it happened after the first
 // strike, or the first planned end, or was on its way then. What was lost of what had been confirmed before
 // counts too if nothing of its partition that was confirmed later, and still before the strike, is left: so
-// does a disk or a page cache go. What lies below the start of a log says so by its position. Of effects and
-// outbox rows it is not known when they happened: they are not asked.
+// does a disk or a page cache go. What lies below the start of a log says so by its position. Of business events see takeSubjects.
 func (a *auditor) struck(f Finding) bool {
+	if met, known := a.subjects.struck[findingKey{f.Anomaly, f.Qualifier, f.Attribution}]; met || known && f.To == 0 {
+		return met
+	}
 	switch {
 	case f.To >= a.faultAt(), a.unfinished[findingKey{f.Anomaly, f.Qualifier, f.Attribution}], f.Attribution == Expired:
 		return true

@@ -15,6 +15,8 @@ type findingKey struct{ anomaly, qualifier, attribution string }
 // findings gathers occurrences.
 type findings struct {
 	byKey map[findingKey]*Finding
+	// subjects are whom the findings of a control are about, each occurrence; nil = they are not kept.
+	subjects map[findingKey][]ledger.MessageID
 }
 
 // add counts one occurrence and keeps the first ones as samples. witness is asked only when its
@@ -27,6 +29,9 @@ func (f *findings) add(k findingKey, id ledger.MessageID, region Region, witness
 		f.byKey[k] = x
 	}
 	x.Count++
+	if f.subjects != nil && id.Stream != 0 {
+		f.subjects[k] = append(f.subjects[k], id)
+	}
 	if region != "" {
 		if x.Regions == nil {
 			x.Regions = map[Region]int{}
@@ -38,6 +43,13 @@ func (f *findings) add(k findingKey, id ledger.MessageID, region Region, witness
 	}
 	if witness != nil {
 		x.witness(witness())
+	}
+}
+
+// alsoOf notes another subject of a finding's last occurrence.
+func (f *findings) alsoOf(k findingKey, id ledger.MessageID) {
+	if f.subjects != nil && id.Stream != 0 {
+		f.subjects[k] = append(f.subjects[k], id)
 	}
 }
 

@@ -47,6 +47,7 @@ func (c *staleCheck) conclude() error {
 		c.a.findings.add(findingKey{anomaly: StaleEffect}, identity(x.event), "", func() string {
 			return fmt.Sprintf("%s: %s stands at version %d, of event %s, though the newer event %s had been applied", c.a.business.effects[at.table].Name, ledger.KeyName(at.key), x.row.version, identity(x.row.event), identity(x.event))
 		})
+		c.a.findings.alsoOf(findingKey{anomaly: StaleEffect}, identity(x.row.event))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -37,7 +38,8 @@ type Cluster struct {
 	startup  time.Duration
 	rack     *disks.Rack // nil = ordinary volumes
 
-	wg sync.WaitGroup // requests that are still under way
+	wg   sync.WaitGroup // requests that are still under way
+	turn atomic.Int64   // destinations made, for the node that leads the next one
 
 	mu         sync.Mutex
 	made       map[string]destination

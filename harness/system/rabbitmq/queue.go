@@ -18,7 +18,7 @@ import (
 func routingKey(name string) string { return name }
 
 // Create makes a queue and its exchange, and what else the settings ask for (see DestinationSettings), on the node that
-// shall lead it, and waits until all of its members are in step. On disks of their own, all that the nodes have written is
+// shall lead it, or on each in turn, and waits until all of its members are in step. On disks of their own, all that the nodes have written is
 // durable then. Unknown settings, and arguments that RabbitMQ refuses, are
 // ErrUsage. A queue or exchange that exists already is left alone and is an error.
 func (c *Cluster) Create(ctx context.Context, spec system.DestinationSpec) error {
@@ -33,7 +33,8 @@ func (c *Cluster) create(ctx context.Context, spec system.DestinationSpec) error
 	if err != nil {
 		return err
 	}
-	home := c.nodes[0]
+	// Queues that nobody wants on a certain node are spread over them, with the clients that connect to their leaders.
+	home := c.nodes[int(c.turn.Add(1)-1)%len(c.nodes)]
 	if spec.Leader != nil {
 		if home, err = c.own(spec.Leader); err != nil {
 			return err

@@ -40,8 +40,8 @@ var base = map[string]string{
 var short = map[string]string{
 	"net_ticktime": "10", // 60 s: silence after which a node is taken for down
 	// How often queues tell how much is delivered and not settled: nobody is told it faster.
-	"collect_statistics_interval":                                   "500",  // 5000 ms, for classic queues
-	advancedPrefix + "quorum_tick_interval":                         "500",  // 5000 ms, for quorum queues
+	"collect_statistics_interval":                                   "1000", // 5000 ms, for classic queues
+	advancedPrefix + "quorum_tick_interval":                         "1000", // 5000 ms, for quorum queues
 	advancedPrefix + "dead_letter_worker_publisher_confirm_timeout": "3000", // 180000 ms: a dead letter is tried again
 }
 

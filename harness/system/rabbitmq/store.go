@@ -31,7 +31,7 @@ const (
 
 // EndPositions returns how many messages the destination's queue holds, delivered or not, and, if it has dead-letter or
 // alternate queues, how many these hold together: what moves if anything moves. A queue that is gone holds none. What is
-// delivered and not settled is as of the last 5 s (0.5 s in short timing), since nodes tell it no faster.
+// delivered and not settled is as of the last 5 s (1 s in short timing), since nodes tell it no faster.
 func (c *Cluster) EndPositions(ctx context.Context, destination string) ([]int64, error) {
 	own, err := c.messages(ctx, c.ownOf(destination)...)
 	if err != nil {

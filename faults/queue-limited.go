@@ -14,6 +14,7 @@ func init() {
 		Params: map[string]string{
 			"max-length":  "messages in the queue at most; default none",
 			"message-ttl": "milliseconds that a message may wait; default none",
+			"of":          "dead-letters: the limit is one of the arms' dead-letter queues; default their own",
 		},
 		Proof:    "the limit is in force, and how many messages the queue holds",
 		Spares:   true,

@@ -46,6 +46,8 @@ const (
 	paramGather = "gather"
 	// paramSettler is a chain.Settler by name: how the work's end reaches the broker; default SettleHere.
 	paramSettler = "settler"
+	// paramMove "true" gives the loop a publisher to the destination's dead-letter exchange.
+	paramMove = "move"
 	// paramCancel says what becomes of a subscription that the node has cancelled: "subscribe" (default) again, or "ignore".
 	paramCancel = "cancel"
 )
@@ -77,9 +79,10 @@ type queueing struct {
 	box  sync.Mutex // guards the rest
 	come []system.Delivery
 	// held are the deliveries of the channel that is open now which are not settled.
-	held   []system.Delivery
-	failed error // that of the journal
-	ended  bool  // nobody polls any more
+	held     []system.Delivery
+	failures map[uint64]system.Delivery // by event: the last ones that failed
+	failed   error                      // that of the journal
+	ended    bool                       // nobody polls any more
 }
 
 func queueRole(ctx context.Context, s *worker.Session) error {
@@ -93,7 +96,7 @@ func queueRole(ctx context.Context, s *worker.Session) error {
 		consuming: c, auto: s.Config.Client.Settings[settingAck] == "auto", how: or(s.Config.Params[paramReturn], string(rabbitmq.NackRequeue)),
 		cancel: or(s.Config.Params[paramCancel], "subscribe"), gather: p.number(paramGather),
 		settler:   function[chain.Settler](p, paramSettler, "SettleHere"),
-		goesAhead: s.Config.Params[paramPoll] == "ahead", arrived: make(chan struct{}, 1),
+		goesAhead: s.Config.Params[paramPoll] == "ahead", failures: map[uint64]system.Delivery{}, arrived: make(chan struct{}, 1),
 	}
 	if p.err != nil {
 		return p.err
@@ -111,6 +114,17 @@ func queueRole(ctx context.Context, s *worker.Session) error {
 		return fmt.Errorf("open consumer: %w", err)
 	}
 	c.client, q.queue = client, client.(rabbitmq.Queue)
+	if s.Config.Params[paramMove] == "true" {
+		own := s.Config.Client.Destination
+		s.Config.Client.Destination = rabbitmq.DeadLetterExchange(own)
+		out, err := onRabbitMQ.openPublisher(ctx, s, s.Config.Stream)
+		s.Config.Client.Destination = own
+		if err != nil {
+			return err
+		}
+		defer func() { _ = out.close(ctx) }()
+		c.service.Publisher = out
+	}
 	if err = s.Ready(ctx); err == nil {
 		err = q.run(ctx)
 	}
@@ -274,9 +288,17 @@ func (q *queueing) handle(ctx context.Context, s *chain.Service, ev chain.Event)
 		case <-ctx.Done():
 		}
 	}
+	q.box.Lock()
+	delete(q.failures, ev.ID)
+	q.box.Unlock()
 	result, err := q.handler(context.WithValue(ctx, currentKey{}, d), s, ev)
 	if result == chain.Applied { // recorded at its point already
 		return result, err
+	}
+	if err != nil {
+		q.box.Lock()
+		q.failures[ev.ID] = d
+		q.box.Unlock()
 	}
 	return result, errors.Join(err, q.end(d, result, err))
 }
@@ -285,6 +307,14 @@ func (q *queueing) handle(ctx context.Context, s *chain.Service, ev chain.Event)
 func (q *queueing) at(ctx context.Context, point string, ev chain.Event) error {
 	if d, ok := ctx.Value(currentKey{}).(system.Delivery); ok && point == chain.AfterBusinessCommit {
 		if err := q.end(d, chain.Applied, nil); err != nil {
+			return err
+		}
+	}
+	if point == chain.AfterConfirm { // what failed is elsewhere now
+		q.box.Lock()
+		d := q.failures[ev.ID]
+		q.box.Unlock()
+		if err := q.end(d, chain.DeadLettered, nil); err != nil {
 			return err
 		}
 	}
@@ -410,6 +440,20 @@ func (q *queueing) Release(ctx context.Context, ds []chain.Delivery) error {
 // queueReader is a consumer of the arm's queue.
 func queueReader(name string, params, client map[string]string) harness.Process {
 	return harness.Process{Name: name, Role: roleQueue, Params: params, Client: client}
+}
+
+// deadLettersDrained says whether all messages of an arm's queue have expired, and none waits for its target.
+func deadLettersDrained(ctx context.Context, e harness.ArmEnv) (done bool, seen string, progress int64, err error) {
+	keeper, ok := e.Cluster.(system.DeadLetterKeeper)
+	if !ok {
+		return false, "", 0, fmt.Errorf("cluster tells of no dead letters: %w", system.ErrNotApplicable)
+	}
+	done, seen, progress, err = queueDrained(ctx, e)
+	if err != nil {
+		return false, "", 0, err
+	}
+	kept, err := keeper.DeadLettersKept(ctx, e.Destination)
+	return done && kept == 0, fmt.Sprintf("%s, %d dead letters kept", seen, kept), progress - kept, err
 }
 
 // queueDrained says whether an arm's queue is empty, and what is delivered settled.

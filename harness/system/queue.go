@@ -53,3 +53,8 @@ type DeadLetterCutter interface {
 type DeadLetterFinder interface {
 	DeadLetterNode(ctx context.Context, destination string) (Node, error)
 }
+
+// DeadLetterKeeper tells how many dead letters a destination keeps until their target takes them.
+type DeadLetterKeeper interface {
+	DeadLettersKept(ctx context.Context, destination string) (int64, error)
+}

@@ -47,6 +47,7 @@ type Cluster struct {
 	dropsAt    map[string]map[*Node]drops // what the nodes had dropped when a destination was made
 	absences   map[string][]absence
 	limits     map[string]map[string]string // that a policy has set, ever
+	kept       map[string]counted           // dead letters that queues keep
 	deadEnds   map[string]string            // why dead letters of a destination had nowhere to go for a time
 	emptySince map[string]time.Time         // queues of groups that look empty
 	active     map[any]string               // isolations, alarms and limits that are in force, in words

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 var (
 	_ system.DeadLetterCutter = (*Cluster)(nil)
 	_ system.DeadLetterFinder = (*Cluster)(nil)
+	_ system.DeadLetterKeeper = (*Cluster)(nil)
 )
 
 // DeadLetterExchange is the name of the exchange to which a destination's queue dead-letters.
@@ -180,6 +182,66 @@ func death(h amqp.Table) string {
 		return "" // it has nothing that could not be written
 	}
 	return string(b)
+}
+
+// sources lists the quorum queues of the destination that keep a dead letter until its target has confirmed it.
+func (d destination) sources() []string {
+	var names []string
+	sure := func(name string, t amqp.Table) {
+		if t["x-queue-type"] == Quorum && t["x-dead-letter-strategy"] == "at-least-once" {
+			names = append(names, name)
+		}
+	}
+	for _, w := range d.waits {
+		sure(w.name, w.arguments)
+	}
+	sure(d.name, d.arguments)
+	return names
+}
+
+// pendingFor is how long a count of pending dead letters is good: asking is a command in a container.
+const pendingFor = time.Second
+
+// counted is a count of pending dead letters.
+type counted struct {
+	n  int64
+	at time.Time
+}
+
+// pending returns how many dead letters the destination's queues keep that no target has confirmed. No interface tells it:
+// the queue itself is asked (the state that rabbitmqctl list_queues messages_dlx shows, which is seconds old there).
+func (c *Cluster) pending(ctx context.Context, destination string) (sum int64, err error) {
+	for _, name := range c.of(destination).sources() {
+		c.mu.Lock()
+		known := c.kept[name]
+		c.mu.Unlock()
+		if known.at.IsZero() || time.Since(known.at) > pendingFor {
+			n, err := c.leader(ctx, name)
+			if err != nil {
+				return 0, fmt.Errorf("count dead letters of %s: %w", name, err)
+			}
+			said, err := n.ctl(ctx, "rabbitmqctl", "eval", fmt.Sprintf(
+				`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), `+
+					`{ok, {_, {N, _}}, _} = ra:local_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_stat_dlx/1), N.`, name))
+			if err != nil {
+				return 0, fmt.Errorf("count dead letters of %s: %w", name, err)
+			}
+			known = counted{at: time.Now()}
+			if known.n, err = strconv.ParseInt(strings.TrimSpace(said), 10, 64); err != nil {
+				return 0, fmt.Errorf("count dead letters of %s: %w", name, err)
+			}
+			c.mu.Lock()
+			c.kept[name] = known
+			c.mu.Unlock()
+		}
+		sum += known.n
+	}
+	return sum, nil
+}
+
+// DeadLettersKept returns how many dead letters the destination's queues keep that no target has confirmed.
+func (c *Cluster) DeadLettersKept(ctx context.Context, destination string) (int64, error) {
+	return c.pending(ctx, destination)
 }
 
 // atMostOnce says whether dead letters of the destination, or of the queues before it, are given up when nobody takes them.

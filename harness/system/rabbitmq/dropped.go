@@ -158,6 +158,12 @@ func (c *Cluster) dropped(ctx context.Context, name string) []ledger.Event {
 			tell(unroutable, a.from, a.to, a.why)
 		}
 	}
+	c.mu.Lock()
+	limited := maps.Clone(c.limits[d.target()])
+	c.mu.Unlock()
+	if overflow := d.dlArgs["x-overflow"]; len(limited) > 0 && sum[overflowed] > 0 && (overflow == nil || overflow == "drop-head") {
+		tell(overflowed, 0, 0, fmt.Sprintf("its dead-letter target has a policy of %v", limited))
+	}
 	if deadEnd != "" && d.atMostOnce() && sum[atMostOnce] > 0 {
 		sum[deadLetterDropped] = sum[atMostOnce]
 		tell(deadLetterDropped, 0, 0, deadEnd+", and nobody waits for a confirm of dead letters")

@@ -121,9 +121,21 @@ func (n *Node) alarms(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// LimitQueues sets a policy for each destination. Limits are the keys of a policy, numbers.
+// LimitQueues sets a policy for each destination, or with limits["of"] = "dead-letters" for its dead-letter target. The other
+// limits are the keys of a policy, numbers.
 func (c *Cluster) LimitQueues(ctx context.Context, destinations []string, limits map[string]string) (system.Injection, error) {
 	definition := map[string]any{}
+	if of, ok := limits["of"]; ok {
+		if of != "dead-letters" {
+			return nil, fmt.Errorf("limit of %q: want dead-letters: %w", of, system.ErrUsage)
+		}
+		limits = maps.Clone(limits)
+		delete(limits, "of")
+		destinations = slices.Clone(destinations)
+		for i, name := range destinations {
+			destinations[i] = c.of(name).target()
+		}
+	}
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
 		n, err := strconv.Atoi(limits[name])

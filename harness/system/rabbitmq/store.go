@@ -30,22 +30,27 @@ const (
 )
 
 // EndPositions returns how many messages the destination's queue holds, delivered or not, and, if it has dead-letter or
-// alternate queues, how many these hold together: what moves if anything moves. A queue that is gone holds none. What is
+// alternate queues, how many these hold together, with the dead letters that the queue keeps for them: what moves if anything
+// moves. A queue that is gone holds none. What is
 // delivered and not settled is as of the last 5 s (1 s in short timing), since nodes tell it no faster.
 func (c *Cluster) EndPositions(ctx context.Context, destination string) ([]int64, error) {
 	own, err := c.messages(ctx, c.ownOf(destination)...)
 	if err != nil {
 		return nil, err
 	}
+	kept, err := c.pending(ctx, destination)
+	if err != nil {
+		return nil, err
+	}
 	side := c.of(destination).side()
 	if len(side) == 0 {
-		return []int64{own}, nil
+		return []int64{own + kept}, nil
 	}
 	beside, err := c.messages(ctx, side...)
 	if err != nil {
 		return nil, err
 	}
-	return []int64{own, beside}, nil
+	return []int64{own, beside + kept}, nil
 }
 
 // messages sums the messages of queues.
@@ -161,6 +166,7 @@ type drain struct {
 	sink        func(ledger.Event)
 
 	partition int32
+	keeps     bool // dead letters may come that the destination's queues keep
 	// earlier counts, by digest, what earlier subscriptions to the queue were given: a settle that was written just before
 	// the connection was closed may be lost, and then the same message comes again, marked redelivered.
 	earlier map[uint64]int
@@ -170,7 +176,15 @@ type drain struct {
 func (r *drain) queues(ctx context.Context, view ledger.View, partition int32, names ...string) error {
 	r.partition = partition
 	told, next := int64(0), int64(0)
-	for _, name := range names {
+	for i, name := range names {
+		r.keeps = i == len(names)-1 && (view == ledger.ViewDeadLetter || len(r.cluster.of(r.destination).side()) == 0)
+		if r.keeps {
+			kept, err := r.cluster.pending(ctx, r.destination)
+			if err != nil {
+				return err
+			}
+			told += kept
+		}
 		before, err := r.ready(ctx, name)
 		if errors.Is(err, errNotFound) {
 			continue
@@ -210,6 +224,9 @@ func (r *drain) queue(ctx context.Context, view ledger.View, next int64, name st
 			return next, err
 		}
 		left, err := r.ready(ctx, name)
+		if err == nil && left == 0 && r.keeps { // dead letters that are on their way here
+			left, err = r.cluster.pending(ctx, r.destination)
+		}
 		switch {
 		case err != nil:
 			return next, err

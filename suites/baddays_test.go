@@ -242,19 +242,24 @@ func TestBadDaysOfProcesses(t *testing.T) {
 			t.Errorf("error %v, arm %s: %s", d.err, d.arm.Verdict.Arm, d.why())
 		}
 	})
-	t.Run("a relay is killed by the plan, and restarted", func(t *testing.T) {
-		var d badDay
-		d.run(t, "relay-restarted", func(sc *harness.Scenario, _ string) system.System {
-			sc.Steps = append(
-				sc.Steps, plan.Step{Name: "killed", Do: harness.DoKillProcess, Process: "relay-1"},
-				plan.Step{Name: "back", Do: harness.DoStartProcess, Process: "relay-1"}, handledMore("back"),
-			)
-			return postgres.System{}
+	for _, name := range []string{"relay-1", reconciler} {
+		t.Run(name+" is killed by the plan, and restarted", func(t *testing.T) {
+			var d badDay
+			d.run(t, name+"-restarted", func(sc *harness.Scenario, _ string) system.System {
+				job := onMemory.comparing("Reconcile")
+				job.Manual = false
+				sc.Arms[0].Processes = append(sc.Arms[0].Processes, job)
+				sc.Steps = append(
+					sc.Steps, plan.Step{Name: "killed", Do: harness.DoKillProcess, Process: name},
+					plan.Step{Name: "back", Do: harness.DoStartProcess, Process: name}, handledMore("back"),
+				)
+				return postgres.System{}
+			})
+			if d.err != nil || d.arm.Verdict.Arm != audit.Held {
+				t.Errorf("error %v, arm %s: %s", d.err, d.arm.Verdict.Arm, d.why())
+			}
 		})
-		if d.err != nil || d.arm.Verdict.Arm != audit.Held {
-			t.Errorf("error %v, arm %s: %s", d.err, d.arm.Verdict.Arm, d.why())
-		}
-	})
+	}
 	t.Run("a consumer hangs", func(t *testing.T) {
 		var d badDay
 		d.run(t, "consumer-hangs", func(sc *harness.Scenario, _ string) system.System {

@@ -156,6 +156,11 @@ func TestProcessCrashesAndIsRestarted(t *testing.T) {
 	if !slices.Equal(arm.Header.Evidence.Bites, []string{"crash-consumer-1"}) || len(arm.Header.Groups) != 1 {
 		t.Errorf("evidence %+v, groups %v", arm.Header.Evidence, arm.Header.Groups)
 	}
+	for worker, want := range map[string]bool{"consumer-1": true, "consumer-1-r2": true, "producer-1": false} {
+		if arm.Header.InBackground(worker) != want {
+			t.Errorf("%s in the background: want %t of %v", worker, want, arm.Header.Background)
+		}
+	}
 	all := events(t, cfg, arm)
 	inject, heal := find(all, ledger.Inject, "crash-consumer-1"), find(all, ledger.Heal, "crash-consumer-1")
 	first, second := find(all, ledger.WorkerEnd, "consumer-1"), find(all, ledger.WorkerEnd, "consumer-1-r2")

@@ -104,7 +104,8 @@ func rabbitTTL() harness.Scenario {
 	// Each message has its time to live from the start: a quorum queue drops what is at its head, and one without would stay there.
 	ttl := with(quorumQueue, "x-message-ttl", "1500")
 	reader := harness.Process{Name: "consumer-1", Role: rabbitSystem.Consumer, Client: map[string]string{"prefetch": "20"}}
-	guarded := guardedArm(ledger.During{Confirmed: struck}, awaited, with(ttl, "dead-letter", "quorum"))
+	// No client settings: they would be the consumer's too. Publishers await confirms by default.
+	guarded := guardedArm(ledger.During{Confirmed: struck}, nil, with(ttl, "dead-letter", "quorum"))
 	guarded.Processes = []harness.Process{reader}
 	return harness.Scenario{
 		Name: "ttl", Cost: 30 * time.Second,
@@ -117,7 +118,7 @@ func rabbitTTL() harness.Scenario {
 		Arms: []harness.Arm{
 			guarded,
 			{
-				Name: "ttl-alone", Role: harness.Control, Client: awaited, Destination: with(ttl, "dead-letter", "none"),
+				Name: "ttl-alone", Role: harness.Control, Destination: with(ttl, "dead-letter", "none"),
 				Processes: []harness.Process{reader},
 				Break:     &harness.Break{Knob: "dead-letter=none", Place: "store", Anomaly: "lost", Attribution: "expired"},
 				During:    ledger.During{Confirmed: struck},

@@ -165,3 +165,37 @@ func TestQueueAttributions(t *testing.T) {
 		}
 	}
 }
+
+// A consumer that acks what has failed and is killed right after owes the rest; one that goes on has skipped it.
+func TestQueueFailedAndAcked(t *testing.T) {
+	for how, want := range map[string]string{"killed": SettledEarly, "exited": Skipped} {
+		r := rand.New(rand.NewPCG(5, 8))
+		h, js := legalQueue(r)
+		cons := &js[2]
+		last := cons.Events[len(cons.Events)-2]
+		for last.Kind != ledger.Settled || last.Text != "ack" {
+			t.Fatal("the seed's last event is no ack: draw another")
+		}
+		each(js, func(e *ledger.Event) {
+			switch {
+			case e.Kind == ledger.Handled && e.ID() == last.ID():
+				e.Outcome, e.Text = ledger.Failed, "retried"
+			case e.Kind == ledger.WorkerEnd && e.Text == "consumer-1" && how == "killed":
+				e.Detail = "killed at a crash point"
+			}
+		})
+		remove(js, func(e *ledger.Event) bool { return e.Kind == ledger.Effect && e.EventID == ledger.EventID(1, last.Seq) })
+		each(js, func(e *ledger.Event) {
+			if e.Kind == ledger.SnapshotEnd {
+				e.N--
+			}
+		})
+		v, err := Audit(h, opener(t, js))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(v.Findings) != 1 || v.Findings[0].Anomaly != MissingEffect || v.Findings[0].Attribution != want {
+			t.Errorf("%s: %q, want %s/%s", how, summary(v), MissingEffect, want)
+		}
+	}
+}

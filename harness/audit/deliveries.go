@@ -495,7 +495,8 @@ func (x *deliveries) single(c *consumer, d *delivery) {
 	}
 	if f := d.facts; f != nil && e.Outcome != ledger.Failed && (e.Text == "ack" || e.Text == "accept") {
 		*f |= settledAway
-		if *f&(applied|failed|seenBefore|givenUp) == 0 && d.group.handled > 0 {
+		inWork := d.queue == nil || d.queue.inHand[e.ID()] // it may have ended well without any of these, as what is skipped
+		if *f&(applied|failed|seenBefore|givenUp) == 0 && d.group.handled > 0 && inWork {
 			*f |= settledEarly
 		}
 		if *f&(applied|failed|seenBefore|givenUp) == failed {

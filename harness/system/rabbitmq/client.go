@@ -26,6 +26,8 @@ const (
 	clientDial     = 3 * time.Second
 	clientAsk      = time.Second // the management interface, for the queue's leader
 	reconnectEvery = 200 * time.Millisecond
+	// subscribeTimeout bounds an attempt to subscribe: dial, handshake, and three answers of the node.
+	subscribeTimeout = 2 * clientDial
 	// dsnManagement is the parameter of a DSN that lists the management interfaces.
 	dsnManagement = "management"
 	// headerKey is the header that carries a message's key.

@@ -49,6 +49,7 @@ type Cluster struct {
 	limits     map[string]map[string]string // that a policy has set, ever
 	kept       map[string]counted           // dead letters that queues keep
 	deadEnds   map[string]string            // why dead letters of a destination had nowhere to go for a time
+	homes      map[string]*Node             // where queues were found last
 	emptySince map[string]time.Time         // queues of groups that look empty
 	active     map[any]string               // isolations, alarms and limits that are in force, in words
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -79,9 +80,19 @@ type consumer struct {
 
 	wg sync.WaitGroup // pumps
 
-	mu  sync.Mutex
-	sub *subscription   // nil = none
-	old []*subscription // cancelled: their deliveries can still be settled
+	mu      sync.Mutex
+	sub     *subscription   // nil = none
+	old     []*subscription // cancelled: their deliveries can still be settled
+	attempt *attempt        // to subscribe, under way; nil = none
+	closed  bool
+}
+
+// attempt is one to subscribe. It goes on while polls come and go: one that began anew with each poll would never succeed if
+// polls are short, and would take deliveries along with it each time.
+type attempt struct {
+	done   chan struct{}
+	cancel context.CancelFunc
+	err    error // once done
 }
 
 // subscription is one channel with one consumer on it. Deliveries can be settled on it and nowhere else.
@@ -191,20 +202,60 @@ func delivery(sub *subscription, m amqp.Delivery) system.Delivery {
 // subscription returns the one there is, or subscribes.
 func (k *consumer) subscription(ctx context.Context) (*subscription, error) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.sub != nil {
-		return k.sub, nil
+	sub, a := k.sub, k.attempt
+	switch {
+	case sub != nil:
+		k.mu.Unlock()
+		return sub, nil
+	case k.closed:
+		k.mu.Unlock()
+		return nil, fmt.Errorf("subscribe to %s: %w", k.queue, net.ErrClosed)
+	case a == nil:
+		own, cancel := context.WithTimeout(context.WithoutCancel(ctx), subscribeTimeout)
+		a = &attempt{done: make(chan struct{}), cancel: cancel}
+		k.attempt = a
+		k.wg.Go(func() { k.try(own, a) })
 	}
+	k.mu.Unlock()
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if a.err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w: %w", k.queue, ErrDisconnected, a.err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.sub == nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", k.queue, ErrDisconnected)
+	}
+	return k.sub, nil
+}
+
+// try makes the attempt. One that fails takes a while: whoever polls in a loop must not turn without a pause.
+func (k *consumer) try(ctx context.Context, a *attempt) {
+	defer a.cancel()
 	sub, err := k.subscribe(ctx)
 	if err != nil {
-		select { // whoever polls in a loop must not turn without a pause
+		select {
 		case <-ctx.Done():
 		case <-time.After(reconnectEvery):
 		}
-		return nil, fmt.Errorf("subscribe to %s: %w: %w", k.queue, ErrDisconnected, err)
 	}
-	k.sub = sub
-	return sub, nil
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case err != nil:
+		a.err = err
+	case k.closed:
+		a.err = net.ErrClosed
+		sub.conn.abort()
+	default:
+		k.sub = sub
+	}
+	k.attempt = nil
+	close(a.done)
 }
 
 func (k *consumer) subscribe(ctx context.Context) (*subscription, error) {
@@ -325,7 +376,10 @@ func (k *consumer) SettlesUnconfirmed() bool { return true }
 func (k *consumer) Close(ctx context.Context) error {
 	k.mu.Lock()
 	sub, old := k.sub, k.old
-	k.sub, k.old = nil, nil
+	k.sub, k.old, k.closed = nil, nil, true
+	if k.attempt != nil {
+		k.attempt.cancel()
+	}
 	k.mu.Unlock()
 	defer k.wg.Wait()
 	for _, s := range old {

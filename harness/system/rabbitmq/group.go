@@ -57,7 +57,7 @@ func (c config) told() time.Duration {
 
 // GroupMembers says how many consumers the queue of a group has. There are no rebalances: it is always stable.
 func (c *Cluster) GroupMembers(ctx context.Context, group string) (system.GroupState, error) {
-	n, err := c.leader(ctx, group)
+	n, _, err := c.home(ctx, group)
 	if errors.Is(err, errNotFound) {
 		return system.GroupState{State: "no such queue"}, nil
 	}

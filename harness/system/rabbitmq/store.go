@@ -82,16 +82,50 @@ func (c *Cluster) of(name string) destination {
 // count asks the queue's own node how many messages are ready, which is exact, and how many are delivered and not settled,
 // which may be 5 s old. A queue that is gone is errNotFound.
 func (c *Cluster) count(ctx context.Context, queue string) (ready, unsettled int64, err error) {
-	n, err := c.leader(ctx, queue)
+	n, q, err := c.home(ctx, queue)
 	if err != nil {
-		return 0, 0, err
-	}
-	var q queueInfo
-	if err := n.ask(ctx, queuePath(queue), &q); err != nil {
 		return 0, 0, err
 	}
 	ready, err = n.ready(ctx, queue)
 	return ready, q.Unacked, err
+}
+
+// home returns the node that a queue is on, or is led from, by its own word. Unlike leadership it costs a request or two: it
+// is asked for many times while queues drain.
+func (c *Cluster) home(ctx context.Context, queue string) (*Node, queueInfo, error) {
+	c.mu.Lock()
+	order := append([]*Node(nil), c.nodes...)
+	if last := c.homes[queue]; last != nil {
+		order = append([]*Node{last}, order...)
+	}
+	c.mu.Unlock()
+	var errs []error
+	for _, n := range order {
+		for range len(c.nodes) { // from who knows to who has it
+			var q queueInfo
+			err := n.ask(ctx, queuePath(queue), &q)
+			if errors.Is(err, errNotFound) {
+				return nil, q, errNotFound
+			}
+			if err != nil {
+				errs = append(errs, err)
+				break
+			}
+			home := c.node(q.Node)
+			if home == nil {
+				errs = append(errs, fmt.Errorf("%s knows nobody who has %s", n.name, queue))
+				break
+			}
+			if home == n {
+				c.mu.Lock()
+				c.homes[queue] = n
+				c.mu.Unlock()
+				return n, q, nil
+			}
+			n = home
+		}
+	}
+	return nil, queueInfo{}, errors.Join(errs...)
 }
 
 // leader returns the node that leads a queue. A queue that is gone is errNotFound.

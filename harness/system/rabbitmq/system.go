@@ -112,7 +112,7 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 	c := &Cluster{
 		version: spec.Version, config: conf, log: spec.Log, engine: engine, password: rand.Text(),
 		made: map[string]destination{}, held: map[string]io.Closer{},
-		dropsAt: map[string]map[*Node]drops{}, absences: map[string][]absence{}, limits: map[string]map[string]string{}, deadEnds: map[string]string{}, kept: map[string]counted{}, active: map[any]string{}, emptySince: map[string]time.Time{},
+		dropsAt: map[string]map[*Node]drops{}, absences: map[string][]absence{}, limits: map[string]map[string]string{}, deadEnds: map[string]string{}, kept: map[string]counted{}, active: map[any]string{}, emptySince: map[string]time.Time{}, homes: map[string]*Node{},
 	}
 	c.http = newHTTP()
 	defer func() {

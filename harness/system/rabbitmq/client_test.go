@@ -179,6 +179,27 @@ func TestClients(t *testing.T) {
 			return nil
 		})
 	})
+	t.Run("polls shorter than a handshake subscribe once", func(t *testing.T) {
+		const n = 20
+		create(t, c, "hasty", nil)
+		publish(t, open(t, c, "hasty", nil), 0, n)
+		k := subscribe(t, c, "hasty", nil)
+		began := time.Now()
+		for got := 0; got < n; {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			ds, err := k.Poll(ctx)
+			cancel()
+			if err != nil || time.Since(began) > 10*time.Second {
+				t.Fatalf("%d of %d delivered: %v", got, n, err)
+			}
+			for _, d := range ds {
+				if d.Attempt != 1 {
+					t.Errorf("delivered in attempt %d", d.Attempt)
+				}
+			}
+			got += len(ds)
+		}
+	})
 	t.Run("groups have a queue each", func(t *testing.T) {
 		create(t, c, "shared", map[string]string{"groups": "mailers billers"})
 		publish(t, open(t, c, "shared", nil), 0, 20)

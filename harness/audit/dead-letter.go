@@ -10,18 +10,24 @@ import (
 )
 
 func init() {
-	register(check{name: "dead-letter", version: 2, reports: []string{DeadLetterLost, DeadLetterWrong}, start: func(a *auditor) any { return &deadLetterCheck{a} }})
+	register(check{name: "dead-letter", version: 2, reports: []string{DeadLetterLost, DeadLetterWrong}, start: func(a *auditor) any { return &deadLetterCheck{a: a} }})
 }
 
 // deadLetterCheck finds events that a consumer gave up and that are nowhere, dead letters of events that
 // nothing ever failed on, and records of failure that do not tell what a person needs, or tell a secret.
-type deadLetterCheck struct{ a *auditor }
+type deadLetterCheck struct {
+	a        *auditor
+	exceeded []ledger.MessageID // given up by the broker for having been delivered too often
+}
 
 // stored looks at what the broker wrote into a message that it dead-lettered. What an application has published there
 // itself is another message, that stands for an event.
 func (c *deadLetterCheck) stored(s *segment, e *ledger.Event, seen sighting, m *flags) {
 	if e.View != ledger.ViewDeadLetter || e.Detail == "" || m == nil || e.EventID != 0 || seen != fresh {
 		return
+	}
+	if strings.Contains(e.Detail, `"delivery_limit"`) {
+		c.exceeded = append(c.exceeded, e.ID())
 	}
 	if faults := deathFaults(e.Detail, c.a.header.Destinations[e.Pos.Destination].Name); len(faults) > 0 {
 		id, pos := e.ID(), e.Pos
@@ -102,6 +108,13 @@ func recordFaults(detail string) []string {
 func (c *deadLetterCheck) conclude() error {
 	if !c.a.chained() {
 		return nil
+	}
+	for _, id := range c.exceeded {
+		if n := c.a.deliveries.times(id); n < 2 && c.a.tally.received > 0 {
+			c.a.findings.add(findingKey{anomaly: DeadLetterWrong}, id, "", func() string {
+				return fmt.Sprintf("%s was given up for having been delivered too often, and was delivered %d times", id, n)
+			})
+		}
 	}
 	readable := c.a.snapshotOf(ledger.TableDeadLetter) || slices.ContainsFunc(c.a.header.Destinations, func(d ledger.Destination) bool { return d.DeadLetter })
 	for key := range c.a.survey.ends {

@@ -63,7 +63,7 @@ type groupPart struct {
 // queue is a destination without positions, as one group has it. Only its waiting and newest are used of groupPart.
 type queue struct {
 	groupPart
-	had    map[ledger.MessageID]bool
+	had    map[ledger.MessageID]int  // how often
 	inHand map[ledger.MessageID]bool // delivered, and neither processed nor settled
 }
 
@@ -178,7 +178,7 @@ func (g *group) queue(destination uint16) *queue {
 		}
 		q = &queue{
 			groupPart: groupPart{partitionKey: partitionKey{destination: destination}, group: g, newest: map[uint32]uint64{}},
-			had:       map[ledger.MessageID]bool{}, inHand: map[ledger.MessageID]bool{},
+			had:       map[ledger.MessageID]int{}, inHand: map[ledger.MessageID]bool{},
 		}
 		g.queues[destination] = q
 	}
@@ -189,12 +189,22 @@ func (g *group) queue(destination uint16) *queue {
 func (x *deliveries) queued(id ledger.MessageID) bool {
 	for _, g := range x.groups {
 		for _, q := range g.queues {
-			if q.had[id] {
+			if q.had[id] > 0 {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// times says how often a message was delivered from a destination without positions.
+func (x *deliveries) times(id ledger.MessageID) (n int) {
+	for _, g := range x.groups {
+		for _, q := range g.queues {
+			n += q.had[id]
+		}
+	}
+	return n
 }
 
 // lane is where a delivery stands in order: its partition, or its queue.
@@ -327,7 +337,7 @@ func (x *deliveries) received(d *delivery) {
 	if d.part != nil {
 		d.first = !d.part.received(d.e.Pos.Offset)
 	} else if d.queue != nil {
-		d.first = !d.queue.had[d.e.ID()]
+		d.first = d.queue.had[d.e.ID()] == 0
 	}
 	if !d.first && (d.part != nil || d.queue != nil) {
 		x.a.totals.Redelivered++
@@ -339,7 +349,8 @@ func (x *deliveries) received(d *delivery) {
 		*d.facts |= delivered
 	}
 	if q := d.queue; q != nil {
-		q.had[d.e.ID()], q.inHand[d.e.ID()] = true, true
+		q.had[d.e.ID()]++
+		q.inHand[d.e.ID()] = true
 		if q.waiting == 0 {
 			q.waiting = d.e.At
 		}

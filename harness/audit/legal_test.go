@@ -251,6 +251,7 @@ var killers = map[string]string{
 	"strip-death":       DeadLetterWrong,
 	"misdirect-death":   DeadLetterWrong,
 	"uncount-death":     DeadLetterWrong,
+	"rush-death":        DeadLetterWrong,
 	"hold-up":           Stall,
 	"bare-letter":       DeadLetterWrong,
 	"leak-secret":       DeadLetterWrong,

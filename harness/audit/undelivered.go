@@ -19,7 +19,7 @@ func (c *undeliveredCheck) conclude() error {
 		return (end == nil || offset >= end.Pos.Offset) && !p.received(offset)
 	}
 	return c.a.suspects(bad, func(s *segment, e *ledger.Event, p *groupPart) {
-		if q := p.group.queues[p.destination]; q != nil && q.had[e.ID()] {
+		if q := p.group.queues[p.destination]; q != nil && q.had[e.ID()] > 0 {
 			return
 		}
 		id, pos := e.ID(), e.Pos

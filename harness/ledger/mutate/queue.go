@@ -21,6 +21,9 @@ var queueMutations = []Mutation{
 	{"uncount-death", "a dead letter does not say how often it was given up", alterDeath(func(d string) string {
 		return strings.Replace(d, `"count":1`, `"count":0`, 1)
 	})},
+	{"rush-death", "a message that was never delivered was given up for having been delivered too often", alterDeath(func(d string) string {
+		return strings.Replace(d, `"reason":"expired"`, `"reason":"delivery_limit"`, 1)
+	})},
 	{"hold-up", "no work ends well for longer than the promise bounds, though deliveries are in hand", holdUp},
 }
 
@@ -123,7 +126,7 @@ func loseRejected(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
 func alterDeath(how func(string) string) func(*rand.Rand, *ledger.Header, []Journal) bool {
 	return func(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
 		p, ok := pick(r, js, func(e *ledger.Event) bool {
-			return e.Kind == ledger.Stored && e.View == ledger.ViewDeadLetter && e.Detail != ""
+			return e.Kind == ledger.Stored && e.View == ledger.ViewDeadLetter && how(e.Detail) != e.Detail
 		})
 		if ok {
 			at(js, p).Detail = how(at(js, p).Detail)

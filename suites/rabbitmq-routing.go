@@ -147,7 +147,10 @@ func rabbitQueueGone() harness.Scenario {
 	control := func(name, setting, value string) harness.Arm {
 		return harness.Arm{
 			Name: name, Role: harness.Control, Client: awaited, Destination: with(attended, setting, value),
-			Break:  &harness.Break{Knob: setting + "=" + value, Place: "store", Anomaly: "lost", Attribution: "unroutable"},
+			Break: &harness.Break{
+				Knob: setting + "=" + value, Place: "store", Anomaly: "lost", Attribution: "unroutable",
+				Also: []string{"lost/broker"}, // what was in the queue goes with it
+			},
 			During: ledger.During{Confirmed: struck},
 		}
 	}

@@ -99,6 +99,8 @@ type Arm struct {
 	// chain, if it is not nil.
 	Promise ledger.Promise
 	Chain   *ledger.Chain
+	// Letters are the dead letters that it may leave where ledger.TableDeadLetter is among the tables; default none.
+	Letters ledger.Letters
 }
 
 // ClaimAt says when the application tells its caller "sent".

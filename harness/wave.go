@@ -188,6 +188,10 @@ func (w *wave) header(a *armRun) ledger.Header {
 	if a.arm.Chain != nil {
 		chain = *a.arm.Chain
 	}
+	if slices.Contains(w.scenario.Tables, ledger.TableDeadLetter) {
+		letters := a.arm.Letters
+		chain.Letters = &letters
+	}
 	settings := a.arm.settings()
 	for name, c := range w.with {
 		settings["with "+name] = c.Version()

@@ -63,6 +63,7 @@ func receipts(a *harness.Arm) {
 const (
 	raced   = 100 // is in the hands of two consumers at once
 	failing = 160 // its work fails
+	forged  = 3   // the first ones come with another content, too
 )
 
 var inboxSources = []string{
@@ -185,8 +186,9 @@ func (b broker) digestConflict() harness.Scenario {
 		Arms: b.pairArms("inbox/digest-conflict", "effect", paramHandler, func(a *harness.Arm, function string) {
 			a.Processes = []harness.Process{
 				b.reader("consumer-1", map[string]string{paramHandler: function}),
-				b.replayer("replayer", map[string]string{paramForged: "true", paramEvents: "3"}),
+				b.replayer("replayer", map[string]string{paramForged: "true", paramEvents: strconv.Itoa(forged)}),
 			}
+			a.Letters.Others = forged
 			// The other contents are meant to be other than their ids say.
 			a.Promise = inboxPromise
 			a.Promise.Rules = map[string]ledger.Rule{"corrupted": {Allowed: true}}

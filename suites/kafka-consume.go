@@ -315,7 +315,7 @@ func failedRecordThenCommit() harness.Scenario {
 		Arms: perProtocol(func(protocol string) []harness.Arm {
 			arms := pairOf("kafka-consume/failed-record-then-commit", paramLoop, failing(protocol))
 			parked := pairOf("kafka-consume/failed-record-then-commit/park", paramLoop, failing(protocol))[0]
-			parked.Name = "parked"
+			parked.Name, parked.Letters.Others = "parked", 1
 			return []harness.Arm{arms[0], parked, arms[1]}
 		}),
 		Steps: []plan.Step{

@@ -311,6 +311,7 @@ func rabbitNackLoop() harness.Scenario {
 	for i := range arms {
 		arms[i].Promise = promise
 	}
+	arms[0].Letters.Others = 1
 	arms[1].Break.Place, arms[1].Break.Also = "liveness", also["RetryForever"]
 	return fromQueue(harness.Scenario{
 		Name:    "nack-loop",

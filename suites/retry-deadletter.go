@@ -38,8 +38,14 @@ var retrySources = []string{
 func (b broker) retrying(pair, place string, params map[string]string) []harness.Arm {
 	return b.pairArms(pair, place, paramRetry, func(a *harness.Arm, function string) {
 		a.Processes = []harness.Process{b.reader("consumer-1", with(params, paramRetry, function, paramFailEvent, strconv.Itoa(failing)))}
+		if params[paramFailAs] == "permanent" {
+			a.Letters.Events = []uint64{failingEvent}
+		}
 	})
 }
+
+// failingEvent is the event on which the work fails.
+var failingEvent = ledger.EventID(firstStream, failing)
 
 // failedOnce waits until the work on the event has failed, and for what comes after.
 func failedOnce() []plan.Step {
@@ -108,6 +114,7 @@ func (b broker) replayedLetters() harness.Scenario {
 				b.reader("consumer-1", map[string]string{paramRetry: "Retry", paramFailEvent: strconv.Itoa(failing), paramFailAs: "permanent"}),
 				b.replayer("replayer", map[string]string{paramLetters: function}),
 			}
+			a.Letters.Passing = []uint64{failingEvent}
 		}),
 		Steps: []plan.Step{
 			{Name: "failed", Until: []plan.State{{Kind: plan.Handled, N: failing + seen}}},
@@ -142,6 +149,7 @@ func (b broker) recordOfFailure() harness.Scenario {
 			a.Processes = []harness.Process{b.reader("consumer-1", map[string]string{
 				paramRetry: "Retry", paramLetter: function, paramFailEvent: strconv.Itoa(failing), paramFailAs: "secret", paramFailTimes: "-1",
 			})}
+			a.Letters.Events = []uint64{failingEvent}
 		})
 	}
 	return delivered(harness.Scenario{

@@ -98,7 +98,7 @@ func readTable(ctx context.Context, tx pgx.Tx, schema, table string, sink func(l
 	case ledger.TableInbox:
 		read, columns = readInboxRow, "event_id, consumer"
 	case ledger.TableDeadLetter:
-		read, columns = readDeadLetter, "event_id, key, version, body, destination, class, attempts, first_failed_at, last_failed_at, error"
+		read, columns = readDeadLetter, "event_id, key, version, consumer, body, destination, class, attempts, first_failed_at, last_failed_at, error"
 	}
 	rows, err := tx.Query(ctx, "SELECT "+columns+" FROM "+pgx.Identifier{schema, table}.Sanitize())
 	if err != nil {
@@ -157,10 +157,11 @@ func readInboxRow(row pgx.CollectableRow) (ledger.Event, error) {
 
 func readDeadLetter(row pgx.CollectableRow) (ledger.Event, error) {
 	var event, key, version int64
+	var consumer string
 	var body []byte
 	var first, last *time.Time
 	var r ledger.FailureRecord
-	if err := row.Scan(&event, &key, &version, &body, &r.Destination, &r.Class, &r.Attempts, &first, &last, &r.Error); err != nil {
+	if err := row.Scan(&event, &key, &version, &consumer, &body, &r.Destination, &r.Class, &r.Attempts, &first, &last, &r.Error); err != nil {
 		return ledger.Event{}, err
 	}
 	r.EventID = strconv.FormatUint(uint64(event), 10)
@@ -183,6 +184,6 @@ func readDeadLetter(row pgx.CollectableRow) (ledger.Event, error) {
 	}
 	detail, err := json.Marshal(r)
 	return ledger.Event{
-		Kind: ledger.Effect, EventID: uint64(event), Key: uint32(key), N: version, Text: ledger.TableDeadLetter, Detail: string(detail),
+		Kind: ledger.Effect, EventID: uint64(event), Key: uint32(key), N: version, Text: ledger.TableDeadLetter + "/" + consumer, Detail: string(detail),
 	}, err
 }

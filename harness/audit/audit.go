@@ -156,14 +156,15 @@ type auditor struct {
 	contradicted   int
 	mayHaveExpired int
 
-	subjects subjects // of a control of a chain
+	subjects     subjects // of a control of a chain
+	otherLetters int      // dead letters of events that the header does not name; -1 = not counted yet
 }
 
 func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
 	a := &auditor{
 		header: h, open: open, survey: v, index: newIndex(), pulse: newPulse(v), primaryFlag: storedRaw,
 		findings: findings{byKey: map[findingKey]*Finding{}}, ran: map[string]int{},
-		unfinished: map[findingKey]bool{}, lastLost: map[partitionKey]int64{}, lastKept: map[partitionKey]int64{},
+		otherLetters: -1, unfinished: map[findingKey]bool{}, lastLost: map[partitionKey]int64{}, lastKept: map[partitionKey]int64{},
 	}
 	raw := false
 	for key, end := range v.ends {
@@ -251,7 +252,7 @@ func (a *auditor) run() error {
 			return err
 		}
 	}
-	a.findings.forbid(a.header.Promise)
+	a.findings.forbid(a.header.Promise, a.alwaysJudged)
 	if err := a.takeSubjects(); err != nil {
 		return err
 	}
@@ -472,7 +473,7 @@ func (a *auditor) stored(s *segment, e *ledger.Event) {
 		f := a.facts(e)
 		*f |= inStore
 		if e.View == ledger.ViewDeadLetter || a.header.Destinations[e.Pos.Destination].DeadLetter {
-			*f |= deadLetter
+			*f |= byBroker | deadLetter*allTables
 		}
 	}
 }

@@ -12,41 +12,99 @@ import (
 type facts uint64
 
 const (
-	ordered      facts = 1 << iota // its transaction is committed
-	rolledBack                     // its transaction is rolled back for certain
-	rowFound                       // its row is in the table of orders
-	outboxFound                    // its row is in the outbox
-	unmarked                       // which does not say that it was published
-	published                      // a producer or relay was about to hand it to its client
-	accepted                       // the broker confirmed a message of it
-	unaccepted                     // the broker refused a message of it
-	told                           // the caller, or a relay's outbox, was told that it was sent
-	toldFailed                     // the application's last word was that it failed
-	inStore                        // a message of it is in the store
-	gone                           // a message of it was confirmed below the start of the log
-	unroutable                     // the broker said so
-	overflowed                     // the broker said so
-	delivered                      // to some consumer
-	applied                        // its work is committed
-	failed                         // its work failed, or its end is not known
-	seenBefore                     // it was taken for a repetition
-	givenUp                        // a consumer parked or dead-lettered it
-	deadLetter                     // it is among the dead letters
-	settledEarly                   // it was settled before its work had ended
-	settledAway                    // the group's position passed it, or it was settled otherwise
-	missing                        // it has no effect, and should have one
-	outOfOrder                     // met by the pass of a check of order
-	effectBit                      // and 3 more: it has its effect in that table
+	ordered     facts = 1 << iota // its transaction is committed
+	rolledBack                    // its transaction is rolled back for certain
+	rowFound                      // its row is in the table of orders
+	outboxFound                   // its row is in the outbox
+	unmarked                      // which does not say that it was published
+	published                     // a producer or relay was about to hand it to its client
+	accepted                      // the broker confirmed a message of it
+	unaccepted                    // the broker refused a message of it
+	told                          // the caller, or a relay's outbox, was told that it was sent
+	toldFailed                    // the application's last word was that it failed
+	inStore                       // a message of it is in the store
+	gone                          // a message of it was confirmed below the start of the log
+	unroutable                    // the broker said so
+	overflowed                    // the broker said so
+	outOfOrder                    // met by the pass of a check of order
+	droppedDead                   // the broker let go of it instead of dead-lettering it
+	byBroker                      // the broker put it among its dead letters
+	fromQueue                     // it was delivered from a queue, which holds what is not settled
+	perTable                      // the first of those that follow
+)
+
+// What is known for each table of effects, or its consumer: each of these stands for four bits, that of the first table.
+const (
+	delivered    = perTable << (maxEffects * iota) // to some consumer
+	applied                                        // its work is committed
+	failed                                         // its work failed, or its end is not known
+	seenBefore                                     // it was taken for a repetition
+	givenUp                                        // a consumer parked or dead-lettered it
+	deadLetter                                     // it is among the dead letters
+	settledEarly                                   // it was settled before its work had ended
+	settledAway                                    // the group's position passed it, or it was settled otherwise
+	missing                                        // it has no effect, and should have one
+	effectBit                                      // it has its effect
+	twiceBit                                       // it has more than one
 )
 
 const (
 	maxEffects = 4
-	twiceBit   = effectBit << maxEffects // and 3 more: it has more than one there
-	allTwice   = twiceBit * (1<<maxEffects - 1)
-
-	droppedDead = twiceBit << maxEffects // the broker let go of it instead of dead-lettering it
-	fromQueue   = droppedDead << 1       // it was delivered from a queue, which holds what is not settled
+	allTables  = 1<<maxEffects - 1
+	allTwice   = twiceBit * allTables
 )
+
+// any says whether one of the bits is set for any table.
+func (f facts) any(bits facts) bool { return f&(bits*allTables) != 0 }
+
+// of is what is known for one table, as if it were the first.
+func (f facts) of(table int) facts {
+	const whole = perTable - 1
+	return f&whole | (f&^whole)>>table&^whole
+}
+
+// tables are some of the tables of effects, a bit each.
+type tables = facts
+
+// tablesOf returns the tables in which a consumer has its effects, by its name in the inbox, that of its process, or that of its
+// group: the one that is named "table/consumer", or else all.
+func (b *business) tablesOf(names ...string) tables {
+	var out tables
+	for i, t := range b.effects {
+		_, consumer, apart := strings.Cut(t.Name, "/")
+		for _, name := range names {
+			if apart && (name == consumer || strings.HasSuffix(name, "."+consumer)) {
+				out |= 1 << i
+			}
+		}
+	}
+	if out == 0 {
+		return allTables
+	}
+	return out
+}
+
+// servedBy returns the tables in which the consumers of a group have their effects.
+func (a *auditor) servedBy(g *group) tables {
+	var out tables
+	for _, s := range a.survey.segments {
+		if s.Group == g.Name && s.Group != "" {
+			out |= a.business.tablesOf(process(s.Worker), g.Name)
+		}
+	}
+	if out == 0 {
+		return a.business.tablesOf(g.Name)
+	}
+	return out
+}
+
+// process is the name of the process that a worker belongs to.
+func process(worker string) string {
+	if name, number, again := strings.Cut(worker, "-r"); again && strings.Trim(number, "0123456789") == "" {
+		return name
+	}
+	return worker
+}
 
 type factPage [pageSize]facts
 
@@ -247,7 +305,7 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 		return
 	case ledger.InboxRow:
 		b.rows[ledger.TableInbox]++
-		*b.of(e.EventID) |= seenBefore
+		*b.of(e.EventID) |= seenBefore * b.tablesOf(e.Text)
 		return
 	}
 	name := tableOf(e.Text)
@@ -261,7 +319,8 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 		*f |= rowFound
 	}
 	if name == ledger.TableDeadLetter {
-		*f |= deadLetter
+		_, consumer, _ := strings.Cut(e.Text, "/")
+		*f |= deadLetter * b.tablesOf(consumer)
 	}
 	b.again(e.EventID, e.To)
 	i := b.table(e.Text)

@@ -12,12 +12,13 @@ import (
 
 // chainTeller is what a story knows of its business event.
 type chainTeller struct {
-	event   uint64
-	facts   facts
-	effects map[string]int // table -> how often applied
-	held    []held
-	handed  []handed
-	workers []string // that had to do with it
+	event     uint64
+	facts     facts
+	effects   map[string]int // table -> how often applied
+	held      []held
+	handed    []handed
+	workers   []string  // that had to do with it
+	effectsIn *business // only its tables
 }
 
 // handed is a line that tells of a delivery.
@@ -38,8 +39,8 @@ type held struct {
 	ackAt int64
 }
 
-func newChainTeller(event uint64) *chainTeller {
-	return &chainTeller{event: event, effects: map[string]int{}}
+func newChainTeller(h ledger.Header, event uint64) *chainTeller {
+	return &chainTeller{event: event, effects: map[string]int{}, effectsIn: newBusiness(h)}
 }
 
 // resolve finds the business events that messages carry, and the acts that were asked for again. Those
@@ -109,6 +110,11 @@ func (t *teller) message(e *ledger.Event) ledger.MessageID {
 	return t.origin()
 }
 
+// tables are those in which the consumer of a segment has its effects.
+func (t *teller) tables(s *segment) tables {
+	return t.chain.effectsIn.tablesOf(process(s.Worker), s.Group)
+}
+
 func (t *teller) met(s *segment) {
 	if !slices.Contains(t.chain.workers, s.Worker) && s.Worker != "" {
 		t.chain.workers = append(t.chain.workers, s.Worker)
@@ -164,14 +170,14 @@ func (t *teller) seeChain(s *segment, e *ledger.Event) bool {
 		c.facts |= inStore
 		for key, end := range t.survey.groupEnds {
 			if key.partitionKey == (partitionKey{e.Pos.Destination, e.Pos.Partition}) && e.Pos.Offset < end.Pos.Offset {
-				c.facts |= settledAway
+				c.facts |= settledAway * t.chain.effectsIn.tablesOf(key.group)
 			}
 		}
 		return false
 	case ledger.Received:
 		t.own(e.At)
 		t.met(s)
-		c.facts |= delivered
+		c.facts |= delivered * t.tables(s)
 		if e.Pos.Offset < 0 {
 			c.facts |= fromQueue
 		}
@@ -189,11 +195,12 @@ func (t *teller) seeChain(s *segment, e *ledger.Event) bool {
 		}
 		t.line(e.At, "committed", "the final read found its outbox row: %s", e.Text)
 	case ledger.InboxRow:
-		c.facts |= seenBefore
+		c.facts |= seenBefore * t.chain.effectsIn.tablesOf(e.Text)
 		t.line(e.At, "applied", "the final read found it in the inbox of %s", e.Text)
 	case ledger.Effect:
 		if tableOf(e.Text) == ledger.TableDeadLetter {
-			c.facts |= deadLetter
+			_, consumer, _ := strings.Cut(e.Text, "/")
+			c.facts |= deadLetter * t.chain.effectsIn.tablesOf(consumer)
 			t.line(e.At, "applied", "the final read found it among the dead letters")
 			break
 		}
@@ -218,14 +225,14 @@ func (t *teller) single(s *segment, e *ledger.Event) (early string) {
 	}
 	switch e.Text {
 	case "reject":
-		c.facts |= givenUp
+		c.facts |= givenUp * t.tables(s)
 	case "ack", "accept":
-		c.facts |= settledAway
+		c.facts |= settledAway * t.tables(s)
 		for i := range c.held {
 			h := &c.held[i]
 			if h.s == s && !h.over && !h.done && !h.fail {
 				early = ", before its work had ended"
-				c.facts |= settledEarly
+				c.facts |= settledEarly * t.tables(s)
 			}
 			if h.s == s && !h.over {
 				h.over, h.ackAt = true, e.At
@@ -247,13 +254,13 @@ func (t *teller) handled(s *segment, e *ledger.Event) {
 	good := e.Outcome == ledger.OK && word != "retried"
 	switch {
 	case !good:
-		c.facts |= failed
+		c.facts |= failed * t.tables(s)
 	case word == "applied":
-		c.facts |= applied
+		c.facts |= applied * t.tables(s)
 	case e.Text == "skipped: duplicate":
-		c.facts |= seenBefore
+		c.facts |= seenBefore * t.tables(s)
 	case word == "parked" || word == "dead-lettered" || word == "quarantined":
-		c.facts |= givenUp
+		c.facts |= givenUp * t.tables(s)
 	}
 	for i := range c.held {
 		if c.held[i].s == s {
@@ -284,7 +291,7 @@ func (t *teller) committed(s *segment, e *ledger.Event) bool {
 		if !h.done && !h.fail {
 			early = ", before its work had ended"
 			if e.Outcome != ledger.Failed {
-				t.chain.facts |= settledEarly
+				t.chain.facts |= settledEarly * t.tables(s)
 			}
 		}
 		t.own(e.At)
@@ -310,11 +317,11 @@ func (t *teller) killed() {
 		}
 		t.line(w.At, "fault", "%s: %s", w.Text, w.Detail)
 		for _, h := range c.held {
-			if h.s.Worker == w.Text && !h.done && !h.over && !h.fail && c.facts&settledAway != 0 {
-				c.facts |= settledEarly
+			if h.s.Worker == w.Text && !h.done && !h.over && !h.fail && c.facts.any(settledAway) {
+				c.facts |= settledEarly * t.tables(h.s)
 			}
 			if h.s.Worker == w.Text && !h.done && h.over && h.fail && w.At-h.ackAt < int64(time.Second) {
-				c.facts |= settledEarly // it did not live to do what a failure asks for
+				c.facts |= settledEarly * t.tables(h.s) // it did not live to do what a failure asks for
 			}
 		}
 	}
@@ -345,11 +352,14 @@ func (t *teller) chainVerdict() (title, text string) {
 	if chain.Ordered {
 		happened = f&(ordered|rowFound) != 0
 	}
-	times, each := 0, 0
-	for _, e := range chain.Effects {
-		if !e.State {
-			each++
-			times = max(times, c.effects[e.Name])
+	times, lacks := 0, -1 // the first table without its effect, and without another end
+	for i, e := range chain.Effects[:min(len(chain.Effects), maxEffects)] {
+		if e.State {
+			continue
+		}
+		times = max(times, c.effects[e.Name])
+		if lacks < 0 && c.effects[e.Name] == 0 && (f.of(i)&deadLetter == 0 || chain.Unread || !lettersEnd(chain.Letters, c.event)) {
+			lacks = i
 		}
 	}
 	switch {
@@ -362,25 +372,30 @@ func (t *teller) chainVerdict() (title, text string) {
 		return PhantomEffect, PhantomEffect + ": it has its effect, and the application took it for failed"
 	case times == 1 && f&rolledBack != 0 && f&rowFound == 0:
 		return PhantomEffect, PhantomEffect + ": it has an effect, and its transaction was rolled back"
-	case f&rolledBack != 0 && f&rowFound == 0 && f&(accepted|inStore|delivered) != 0:
+	case f&rolledBack != 0 && f&rowFound == 0 && (f&(accepted|inStore) != 0 || f.any(delivered)):
 		return PublishedUncommitted, PublishedUncommitted + ": it was published, and its transaction was rolled back"
-	case each > 0 && happened && times == 0 && (f&deadLetter == 0 || chain.Unread) && !(f&toldFailed != 0 && f&told == 0):
-		if f&failed != 0 && f&inStore == 0 && t.survey.droppedDead() > 0 {
+	case lacks >= 0 && happened && !(f&toldFailed != 0 && f&told == 0):
+		if f.any(failed) && f&inStore == 0 && t.survey.droppedDead() > 0 {
 			f |= droppedDead
 		}
-		where := missingAs(f)
+		where := missingAs(f.of(lacks))
 		name := Finding{Anomaly: MissingEffect, Attribution: where}.Name()
 		return name, name + ": it " + MeaningOf(where)
-	case chain.Ordered && happened && f&(accepted|inStore|delivered|deadLetter) == 0:
+	case chain.Ordered && happened && f&(accepted|inStore) == 0 && !f.any(delivered|deadLetter):
 		return Unpublished, Unpublished + ": it is committed, and was never published"
 	case times == 1:
 		return "applied once", "it has its effect, once"
-	case f&deadLetter != 0:
+	case f.any(deadLetter):
 		return "dead-lettered", "it is among the dead letters"
 	case chain.Ordered && !happened:
 		return "not committed", "it was not committed, and nothing came of it"
 	}
 	return "", ""
+}
+
+// lettersEnd says whether a dead letter of an event may be an end like its effect, as far as its story knows.
+func lettersEnd(l *ledger.Letters, event uint64) bool {
+	return l == nil || slices.Contains(l.Events, event) || l.Others > 0 && !slices.Contains(l.Passing, event)
 }
 
 func manyTimes(n int) string {

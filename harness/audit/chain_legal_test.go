@@ -405,6 +405,9 @@ func (g *chainMaker) finish() []journal {
 		add(ledger.Event{Kind: ledger.Effect, EventID: event, Key: g.key(event), Text: "notifications"})
 	}
 	table("notifications", len(g.effects))
+	if g.chance(2) {
+		h.Chain.Letters = &ledger.Letters{Events: slices.Sorted(maps.Keys(g.letters))}
+	}
 	for _, event := range slices.Sorted(maps.Keys(g.letters)) {
 		add(ledger.Event{Kind: ledger.Effect, EventID: event, Key: g.key(event), Text: ledger.TableDeadLetter, Detail: goodLetter(event)})
 	}

@@ -19,7 +19,7 @@ func (c *gapCheck) conclude() error {
 		return end != nil && offset < end.Pos.Offset && !p.processed(offset)
 	}
 	return c.a.suspects(bad, func(s *segment, e *ledger.Event, p *groupPart) {
-		if c.a.chained() && p.group.placed < p.group.handled && *c.a.facts(e)&(applied|seenBefore|givenUp) != 0 {
+		if c.a.chained() && p.group.placed < p.group.handled && c.a.facts(e).any(applied|seenBefore|givenUp) {
 			return // its work has ended well, but where the delivery stood is not recorded
 		}
 		id, pos := e.ID(), e.Pos

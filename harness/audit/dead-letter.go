@@ -10,7 +10,7 @@ import (
 )
 
 func init() {
-	register(check{name: "dead-letter", version: 2, reports: []string{DeadLetterLost, DeadLetterWrong}, start: func(a *auditor) any { return &deadLetterCheck{a: a} }})
+	register(check{name: "dead-letter", version: 3, reports: []string{DeadLetterLost, DeadLetterWrong}, start: func(a *auditor) any { return &deadLetterCheck{a: a} }})
 }
 
 // deadLetterCheck finds events that a consumer gave up and that are nowhere, dead letters of events that
@@ -123,15 +123,48 @@ func (c *deadLetterCheck) conclude() error {
 	c.a.business.walk(func(event uint64, f *facts) {
 		id := identity(event)
 		switch {
-		case *f&givenUp != 0 && *f&(deadLetter|applied) == 0 && readable:
+		case f.any(givenUp) && !f.any(deadLetter|applied) && readable:
 			c.a.findings.add(findingKey{anomaly: DeadLetterLost}, id, "", func() string {
 				return fmt.Sprintf("event %s was given up by its consumer, and is not among the dead letters", id)
 			})
-		case *f&(deadLetter|applied) == deadLetter|applied && *f&(givenUp|failed) == 0:
+		case !f.any(deadLetter):
+		case f.any(applied) && !f.any(givenUp|failed):
 			c.a.findings.add(findingKey{anomaly: DeadLetterWrong}, id, "", func() string {
 				return fmt.Sprintf("event %s is among the dead letters, its work ended well and never failed", id)
 			})
+		default:
+			if allowed, _ := c.a.letterOf(event, *f); !allowed {
+				c.a.findings.add(findingKey{anomaly: DeadLetterWrong}, id, "", func() string {
+					return fmt.Sprintf("event %s is among the dead letters, and nothing of what was done to it puts it there", id)
+				})
+			}
 		}
 	})
 	return nil
+}
+
+// alwaysJudged: where dead letters are read they count as ends, so that a wrong one is judged wherever effects are.
+func (a *auditor) alwaysJudged(f *Finding) bool {
+	return f.Anomaly == DeadLetterWrong && slices.Contains(a.header.Tables, ledger.TableDeadLetter) && slices.Contains(a.header.Promise.Places, "effect")
+}
+
+// letterOf says whether a business event may be among the dead letters, and whether that is then an end like its effect.
+func (a *auditor) letterOf(event uint64, f facts) (allowed, ends bool) {
+	l := a.header.Chain.Letters
+	switch {
+	case l == nil, f&byBroker != 0, slices.Contains(l.Events, event):
+		return true, true
+	case slices.Contains(l.Passing, event):
+		return true, false
+	}
+	if a.otherLetters < 0 {
+		a.otherLetters = 0
+		a.business.walk(func(event uint64, f *facts) {
+			if f.any(deadLetter) && *f&byBroker == 0 && !slices.Contains(l.Events, event) && !slices.Contains(l.Passing, event) {
+				a.otherLetters++
+			}
+		})
+	}
+	few := a.otherLetters <= l.Others
+	return few, few
 }

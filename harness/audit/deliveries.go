@@ -96,19 +96,21 @@ type consumer struct {
 	parts     map[partitionKey]*holding
 	lastPart  *holding
 	settledAt int64  // when its last settle was answered
+	tables    tables // those in which it has its effects
 	owes      uint64 // the event whose work failed, and that it has settled as the last thing it did; 0 = none
 }
 
 // delivery is one event of a consumer with what is known before it.
 type delivery struct {
-	s     *segment
-	e     *ledger.Event
-	group *group
-	part  *groupPart // nil where the event has no position
-	queue *queue     // where a delivery has none
-	hold  *holding
-	event uint64 // the business event, 0 if unreadable
-	facts *facts // of it
+	s      *segment
+	e      *ledger.Event
+	group  *group
+	part   *groupPart // nil where the event has no position
+	queue  *queue     // where a delivery has none
+	hold   *holding
+	event  uint64 // the business event, 0 if unreadable
+	facts  *facts // of it
+	tables tables // those in which the consumer has its effects
 	// first: the group has not had this position before, or this message where there are none.
 	first bool
 	// asked is when a settle was asked for, as late as can be said for certain; MinInt64 if not at all.
@@ -154,7 +156,10 @@ func (x *deliveries) consumer(s *segment, id uint32) *consumer {
 	}
 	c := x.consumers[key]
 	if c == nil {
-		c = &consumer{key: key, group: x.groupOf(s), parts: map[partitionKey]*holding{}, settledAt: math.MinInt64}
+		c = &consumer{key: key, group: x.groupOf(s), parts: map[partitionKey]*holding{}, settledAt: math.MinInt64, tables: allTables}
+		if x.a.chained() {
+			c.tables = x.a.business.tablesOf(process(s.Worker), c.group.Name)
+		}
 		x.consumers[key] = c
 	}
 	x.last = c
@@ -288,7 +293,7 @@ func (x *deliveries) see(s *segment, e *ledger.Event) {
 	c := x.consumer(s, e.Consumer)
 	c.owes = 0
 	d := &x.next
-	*d = delivery{s: s, e: e, group: c.group, asked: math.MinInt64}
+	*d = delivery{s: s, e: e, group: c.group, tables: c.tables, asked: math.MinInt64}
 	whole := e.Kind == ledger.Assigned || e.Kind == ledger.Revoked || e.Kind == ledger.Settled && isCommit(e)
 	if whole || e.Pos.Offset >= 0 && (e.Kind == ledger.Received || e.Stream != 0) {
 		d.hold = c.holding(e.Pos)
@@ -346,7 +351,7 @@ func (x *deliveries) received(d *delivery) {
 		o.receivedNext(d)
 	}
 	if d.facts != nil {
-		*d.facts |= delivered
+		*d.facts |= delivered * d.tables
 	}
 	if q := d.queue; q != nil {
 		q.had[d.e.ID()]++
@@ -405,6 +410,8 @@ func (x *deliveries) handled(d *delivery) {
 	word, _, _ := strings.Cut(e.Text, ":")
 	if ok {
 		x.a.totals.Handled++
+	}
+	if ok && (word == "applied" || word == "skipped") { // what was given up is no sign of health
 		if e.At < x.a.survey.firstStrike {
 			x.a.tally.beforeHandled++
 		}
@@ -415,13 +422,13 @@ func (x *deliveries) handled(d *delivery) {
 	if f := d.facts; f != nil {
 		switch {
 		case !ok || word == "retried":
-			*f |= failed
+			*f |= failed * d.tables
 		case word == "applied":
-			*f |= applied
+			*f |= applied * d.tables
 		case e.Text == "skipped: duplicate":
-			*f |= seenBefore
+			*f |= seenBefore * d.tables
 		case word == "parked" || word == "dead-lettered" || word == "quarantined":
-			*f |= givenUp
+			*f |= givenUp * d.tables
 		}
 	}
 	if d.queue != nil && ok && word != "retried" {
@@ -476,7 +483,7 @@ func (x *deliveries) settled(c *consumer, d *delivery) {
 	if e.Outcome != ledger.Failed {
 		for h.head < len(h.pending) && h.pending[h.head].offset < e.Pos.Offset {
 			if q := h.pending[h.head]; !q.done && q.event != 0 && x.a.chained() {
-				*x.a.business.of(q.event) |= settledEarly
+				*x.a.business.of(q.event) |= settledEarly * c.tables
 			}
 			h.head++
 		}
@@ -502,15 +509,16 @@ func (x *deliveries) settled(c *consumer, d *delivery) {
 func (x *deliveries) single(c *consumer, d *delivery) {
 	e := d.e
 	if f := d.facts; f != nil && e.Outcome != ledger.Failed && e.Text == "reject" {
-		*f |= givenUp
+		*f |= givenUp * d.tables
 	}
 	if f := d.facts; f != nil && e.Outcome != ledger.Failed && (e.Text == "ack" || e.Text == "accept") {
-		*f |= settledAway
+		*f |= settledAway * d.tables
 		inWork := d.queue == nil || d.queue.inHand[e.ID()] // it may have ended well without any of these, as what is skipped
-		if *f&(applied|failed|seenBefore|givenUp) == 0 && d.group.handled > 0 && inWork {
-			*f |= settledEarly
+		done := *f & ((applied | failed | seenBefore | givenUp) * d.tables)
+		if done == 0 && d.group.handled > 0 && inWork {
+			*f |= settledEarly * d.tables
 		}
-		if *f&(applied|failed|seenBefore|givenUp) == failed {
+		if done != 0 && done&^(failed*allTables) == 0 {
 			c.owes = d.event
 		}
 	}

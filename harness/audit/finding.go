@@ -111,10 +111,11 @@ func ruleFor(p ledger.Promise, f Finding) (ledger.Rule, bool) {
 
 // forbid marks the findings that the promise forbids. A bound holds for all findings that fall
 // under the same rule name together; since a rule is looked up per finding, that is their sum.
-func (f *findings) forbid(p ledger.Promise) {
+// always says which are judged though the promise neither names them nor their place.
+func (f *findings) forbid(p ledger.Promise, always func(*Finding) bool) {
 	for _, x := range f.byKey {
 		rule, judged := ruleFor(p, *x)
-		if !judged || rule.Allowed {
+		if !judged && !always(x) || rule.Allowed {
 			continue
 		}
 		if rule.Bound > 0 {

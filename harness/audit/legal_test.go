@@ -257,6 +257,8 @@ var killers = map[string]string{
 	"leak-secret":       DeadLetterWrong,
 	"needless-letter":   DeadLetterWrong,
 	"lose-effect":       MissingEffect,
+	"needless-letters":  DeadLetterWrong,
+	"letter-for-effect": DeadLetterWrong,
 	"double-effect":     DuplicateEffect,
 	"resend-anew":       DuplicateEffect,
 	"old-state":         StaleEffect,

@@ -61,8 +61,10 @@ func (a *auditor) lost(s *stream, seq uint64, f flags) (key findingKey, lost, un
 	if a.deliveries.queued(id) {
 		return key, false, false // it was handed to a consumer: what became of it there is told at the other places
 	}
-	if key.qualifier == "claimed" && a.chained() && *a.business.of(ledger.EventID(s.id, seq))&(inStore|deadLetter) != 0 {
-		return key, false, false // another attempt at what was claimed is there, or it waits for a person
+	if key.qualifier == "claimed" && a.chained() {
+		if f := *a.business.of(ledger.EventID(s.id, seq)); f&inStore != 0 || f.any(deadLetter) {
+			return key, false, false // another attempt at what was claimed is there, or it waits for a person
+		}
 	}
 	if a.primary == ledger.ViewCommitted {
 		if t := a.survey.txnOf(id); t != nil && t.outcome != ledger.OK {

@@ -2,12 +2,14 @@ package audit
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"conform/harness/ledger"
 )
 
 func init() {
-	register(check{name: MissingEffect, version: 3, reports: []string{MissingEffect}, start: func(a *auditor) any { return &missingCheck{a} }})
+	register(check{name: MissingEffect, version: 4, reports: []string{MissingEffect}, start: func(a *auditor) any { return &missingCheck{a} }})
 }
 
 // missingCheck finds business events that happened and have no effect. A dead letter is an end like an
@@ -75,20 +77,20 @@ func (c *missingCheck) conclude() error {
 	}
 	found := false
 	lacks := func(event uint64, f *facts, i int) bool {
-		return a.tableRead(a.business.effects[i].Name) && a.committed(*f) && *f&(effectBit<<i) == 0 && !a.ended(*f) && !a.elsewhere(event, i)
+		return a.tableRead(a.business.effects[i].Name) && a.committed(*f) && *f&(effectBit<<i) == 0 && !a.ended(event, f.of(i)) && !a.elsewhere(event, i)
 	}
 	a.business.walk(func(event uint64, f *facts) {
 		for i, t := range a.business.effects {
 			if !t.State && lacks(event, f, i) {
-				*f |= missing
+				*f |= missing << i
 				found = true
 			}
 		}
 	})
 	behind, err := a.behind()
 	for _, x := range behind {
-		if f := a.business.of(x.event); lacks(x.event, f, x.table) && *f&applied == 0 {
-			*f |= missing
+		if f := a.business.of(x.event); lacks(x.event, f, x.table) && f.of(x.table)&applied == 0 {
+			*f |= missing << x.table
 			found = true
 		}
 	}
@@ -100,22 +102,36 @@ func (c *missingCheck) conclude() error {
 	}
 	for _, c := range a.deliveries.consumers {
 		if c.owes != 0 && c.key.s.killed {
-			*a.business.of(c.owes) |= settledEarly
+			*a.business.of(c.owes) |= settledEarly * c.tables
 		}
 	}
 	dropped := a.survey.droppedDead()
 	a.business.walk(func(event uint64, f *facts) {
-		if *f&missing == 0 {
+		if !f.any(missing) {
 			return
 		}
-		if *f&failed != 0 && *f&inStore == 0 && dropped > 0 {
+		if f.any(failed) && *f&inStore == 0 && dropped > 0 {
 			*f |= droppedDead
 			dropped--
 		}
-		id, where := identity(event), missingAs(*f)
-		a.findings.add(findingKey{anomaly: MissingEffect, attribution: where}, id, "", func() string {
-			return fmt.Sprintf("event %s has no effect: it %s", id, MeaningOf(where))
-		})
+		id := identity(event)
+		var told []string // an event that is missing in several tables for one reason is one occurrence
+		for i, t := range a.business.effects {
+			if f.of(i)&missing == 0 {
+				continue
+			}
+			where := missingAs(f.of(i))
+			if slices.Contains(told, where) {
+				continue
+			}
+			told = append(told, where)
+			a.findings.add(findingKey{anomaly: MissingEffect, attribution: where}, id, "", func() string {
+				if strings.Contains(t.Name, "/") {
+					return fmt.Sprintf("event %s has no effect in %s: it %s", id, t.Name, MeaningOf(where))
+				}
+				return fmt.Sprintf("event %s has no effect: it %s", id, MeaningOf(where))
+			})
+		}
 	})
 	return nil
 }
@@ -130,8 +146,14 @@ func (v *survey) droppedDead() (n int64) {
 	return n
 }
 
-// ended says whether a business event has come to an end that is none of its effects.
-func (a *auditor) ended(f facts) bool { return f&deadLetter != 0 && !a.header.Chain.Unread }
+// ended says whether a business event has come, in one table, to an end that is none of its effects.
+func (a *auditor) ended(event uint64, f facts) bool {
+	if f&deadLetter == 0 || a.header.Chain.Unread {
+		return false
+	}
+	_, ends := a.letterOf(event, f)
+	return ends
+}
 
 // elsewhere says whether the same act has its effect under another event id.
 func (a *auditor) elsewhere(event uint64, i int) bool {
@@ -161,7 +183,7 @@ func (c *missingCheck) passed() error {
 			return
 		}
 		f := a.facts(e)
-		if *f&missing == 0 {
+		if !f.any(missing) {
 			return
 		}
 		for _, g := range a.deliveries.groups {
@@ -169,9 +191,9 @@ func (c *missingCheck) passed() error {
 			if end == nil || e.Pos.Offset >= end.Pos.Offset {
 				continue
 			}
-			*f |= settledAway
-			if died[groupKey{partitionKey{e.Pos.Destination, e.Pos.Partition}, g.Name}][e.Pos.Offset] && *f&failed == 0 {
-				*f |= settledEarly // its consumer died with it in hand, and did not live to say that it settled
+			*f |= settledAway * a.servedBy(g)
+			if died[groupKey{partitionKey{e.Pos.Destination, e.Pos.Partition}, g.Name}][e.Pos.Offset] && !f.any(failed) {
+				*f |= settledEarly * a.servedBy(g) // its consumer died with it in hand, and did not live to say that it settled
 			}
 		}
 	}, ledger.Stored)

@@ -23,9 +23,8 @@ func (c *phantomEffectCheck) conclude() error {
 	if !a.chained() || len(a.business.effects) == 0 {
 		return nil
 	}
-	const anyEffect = effectBit * (1<<maxEffects - 1)
 	a.business.walk(func(event uint64, f *facts) {
-		if *f&anyEffect == 0 {
+		if !f.any(effectBit) {
 			return
 		}
 		id, why := identity(event), ""

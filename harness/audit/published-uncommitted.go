@@ -17,7 +17,7 @@ func (c *uncommittedCheck) conclude() error {
 		return nil
 	}
 	c.a.business.walk(func(event uint64, f *facts) {
-		if *f&(accepted|inStore|delivered) == 0 || !c.a.uncommitted(*f) {
+		if *f&(accepted|inStore) == 0 && !f.any(delivered) || !c.a.uncommitted(*f) {
 			return
 		}
 		id, back := identity(event), *f&rolledBack != 0

@@ -40,7 +40,7 @@ func (c *reorderedDeliveryCheck) receivedNext(d *delivery) {
 	if p == nil || !d.first || d.event == 0 {
 		return
 	}
-	if d.facts != nil && *d.facts&delivered != 0 && len(c.a.deliveries.groups) == 1 {
+	if d.facts != nil && d.facts.any(delivered) && len(c.a.deliveries.groups) == 1 {
 		return // another record of an event that came before
 	}
 	stream, seq := ledger.SplitEventID(d.event)

@@ -31,7 +31,7 @@ func (c *staleCheck) conclude() error {
 		return err
 	}
 	for _, x := range behind {
-		if !x.there || *c.a.business.of(x.event)&applied == 0 {
+		if !x.there || c.a.business.of(x.event).of(x.table)&applied == 0 {
 			continue
 		}
 		at := place{x.table, x.key}

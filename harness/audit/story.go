@@ -79,7 +79,7 @@ func tell(h ledger.Header, open Open, v *survey, ids []ledger.MessageID, events 
 		t := &teller{header: h, id: id, survey: v}
 		tellers[i] = t
 		if isChain(h) {
-			t.chain = newChainTeller(ledger.EventOf(id, carried[id]))
+			t.chain = newChainTeller(h, ledger.EventOf(id, carried[id]))
 			byEvent[t.chain.event] = append(byEvent[t.chain.event], t)
 			for _, other := range acts.siblings()[acts.act(t.chain.event)] {
 				if other != t.chain.event {

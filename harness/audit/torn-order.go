@@ -41,7 +41,7 @@ func (a *auditor) unmarked() string {
 	n, first := 0, uint64(0)
 	if a.chained() && a.header.Chain.Published != "" {
 		a.business.walk(func(event uint64, f *facts) {
-			if *f&unmarked != 0 && *f&(accepted|inStore|delivered) != 0 {
+			if *f&unmarked != 0 && (*f&(accepted|inStore) != 0 || f.any(delivered)) {
 				if n == 0 {
 					first = event
 				}

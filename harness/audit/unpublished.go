@@ -5,7 +5,7 @@ import (
 )
 
 func init() {
-	register(check{name: Unpublished, version: 1, reports: []string{Unpublished}, start: func(a *auditor) any { return &unpublishedCheck{a} }})
+	register(check{name: Unpublished, version: 2, reports: []string{Unpublished}, start: func(a *auditor) any { return &unpublishedCheck{a} }})
 }
 
 // unpublishedCheck finds committed business events of which no message was ever accepted by the broker:
@@ -18,7 +18,10 @@ func (c *unpublishedCheck) conclude() error {
 		return nil
 	}
 	c.a.business.walk(func(event uint64, f *facts) {
-		if *f&(ordered|rowFound) == 0 || *f&(accepted|inStore|delivered|deadLetter) != 0 {
+		if *f&(ordered|rowFound) == 0 || *f&(accepted|inStore) != 0 || f.any(delivered) {
+			return
+		}
+		if _, ends := c.a.letterOf(event, *f); f.any(deadLetter) && ends {
 			return
 		}
 		id, published := identity(event), *f&published != 0

@@ -114,8 +114,8 @@ const (
 	Revoked
 	// Effect is one row found in a business table at the end: EventID, Key, N = version or amount,
 	// Count = how often it was applied (0 counts as 1), Text = the table, or "table/consumer" where several
-	// consumers have their effects in one; To, if not 0, is the business act as in Resent. Text TableDeadLetter
-	// is a dead letter: Detail is then a FailureRecord as JSON.
+	// consumers have their effects in one; To, if not 0, is the business act as in Resent. Text TableDeadLetter,
+	// or "TableDeadLetter/consumer", is a dead letter: Detail is then a FailureRecord as JSON.
 	Effect
 	// OutboxRow is one row of the outbox, found at the end: EventID, Key, Text = its state.
 	OutboxRow

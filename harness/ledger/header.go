@@ -98,11 +98,27 @@ type Chain struct {
 	// Unread says that nobody reads dead letters: an event there has no effect, and that is missing.
 	// Otherwise a dead letter is an end like an effect.
 	Unread bool `json:",omitempty"`
+	// Letters bounds the rows of TableDeadLetter. Nil = a ledger from before that was recorded: any event may have one. What a
+	// broker dead-letters itself is another matter.
+	Letters *Letters `json:",omitempty"`
+}
+
+// Letters says which business events may be among the dead letters. Any other one there is dead-letter-wrong.
+type Letters struct {
+	// Events are those for which that is an end like an effect.
+	Events []uint64 `json:",omitempty"`
+	// Others is how many more may be there, of which nobody knows before which they are; likewise.
+	Others int `json:",omitempty"`
+	// Passing are those that come back from there: they must have their effect all the same.
+	Passing []uint64 `json:",omitempty"`
 }
 
 // EffectTable is a table of effects.
 type EffectTable struct {
-	Name string // the Text of its Effect rows: "notifications", or "notifications/mailer"
+	// Name is the Text of its Effect rows: "notifications", or "notifications/mailer" where each consumer has its own there.
+	// The consumer is then known by the name of its process, of its group, or by that in the inbox: what another one did is
+	// not about its effects.
+	Name string
 	// State says that it holds one row a key, the newest state, N = its version, instead of one row an
 	// event.
 	State bool `json:",omitempty"`

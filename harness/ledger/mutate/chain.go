@@ -1,9 +1,11 @@
 package mutate
 
 import (
+	"encoding/json"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,6 +32,8 @@ var chainMutations = []Mutation{
 	{"bare-letter", "a dead letter tells nothing", alterLetter("{}")},
 	{"leak-secret", "a dead letter holds a secret", alterLetter("secret")},
 	{"needless-letter", "a good event is among the dead letters", needlessLetter},
+	{"needless-letters", "all effects are dead letters, and the consumers say so", needlessLetters},
+	{"letter-for-effect", "a dead letter stands in place of an effect, and its consumer says so", letterForEffect},
 	{"lose-effect", "the effect of an event is gone", loseEffect},
 	{"double-effect", "an event has a second effect", doubleEffect},
 	{"resend-anew", "one business act was asked for under two event ids", resendAnew},
@@ -422,7 +426,8 @@ func outlive(r *rand.Rand, h *ledger.Header, js []Journal) bool {
 }
 
 func isLetter(e *ledger.Event) bool {
-	return e.Kind == ledger.Effect && e.Text == ledger.TableDeadLetter
+	name, _, _ := strings.Cut(e.Text, "/")
+	return e.Kind == ledger.Effect && name == ledger.TableDeadLetter
 }
 
 func loseLetter(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
@@ -470,6 +475,43 @@ func needlessLetter(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
 	letter := letters[0]
 	letter.EventID = eventOf(at(js, p))
 	return addRow(js, ledger.TableDeadLetter, letter)
+}
+
+// asLetters makes dead letters of the effects of events, and of the work on them.
+func asLetters(h *ledger.Header, js []Journal, of func(event uint64) bool) bool {
+	letter := ledger.FailureRecord{Destination: "t", Class: "permanent", Attempts: 1, FirstFailed: "2026-01-01T00:00:00Z", LastFailed: "2026-01-01T00:00:00Z", Error: "bad"}
+	done := false
+	each(js, func(e *ledger.Event) {
+		switch {
+		case perEvent(h)(e) && of(e.EventID):
+			done = true
+			table, _, _ := strings.Cut(e.Text, "/")
+			resize(js, table, -1)
+			resize(js, ledger.TableDeadLetter, 1)
+			letter.EventID = strconv.FormatUint(e.EventID, 10)
+			detail, err := json.Marshal(letter)
+			if err != nil {
+				panic(err) // it is a struct of strings
+			}
+			e.Text, e.Detail = ledger.TableDeadLetter, string(detail)
+		case e.Kind == ledger.Handled && e.Outcome == ledger.OK && e.Text == "applied" && of(eventOf(e)):
+			e.Text = "dead-lettered"
+		}
+	})
+	return done
+}
+
+func needlessLetters(_ *rand.Rand, h *ledger.Header, js []Journal) bool {
+	return h.Chain.Letters != nil && asLetters(h, js, func(uint64) bool { return true })
+}
+
+func letterForEffect(r *rand.Rand, h *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, perEvent(h))
+	if !ok || h.Chain.Letters == nil {
+		return false
+	}
+	event := at(js, p).EventID
+	return asLetters(h, js, func(x uint64) bool { return x == event })
 }
 
 // perEvent says whether a row is of a table with a row an event.

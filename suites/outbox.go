@@ -44,7 +44,7 @@ var outboxPromise = ledger.Promise{
 var chainLoad = harness.Load{Rate: 150, Keys: 32, Partitions: 1, Tail: 500 * time.Millisecond}
 
 // chainRate bounds the rate of all arms of a scenario together: what they do not keep up with has to be waited for.
-const chainRate = 300
+const chainRate = 150
 
 // seen is how many orders each arm must have handled before and after a fault.
 const seen = 60

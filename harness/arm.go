@@ -384,6 +384,41 @@ func (a Arm) strikes() []string {
 	return unique(names)
 }
 
+// planned says of an arm's evidence how often each strike of its own workers must come, where that is more than once, and at
+// which points they kill themselves.
+func (a Arm) planned(e ledger.Evidence) (times map[string]int, endsAt map[string]string) {
+	strike := func(name string) {
+		if name != "" && slices.Contains(e.Bites, name) {
+			if times == nil {
+				times = map[string]int{}
+			}
+			times[name]++
+		}
+	}
+	end := func(worker, point string) {
+		if point != "" && slices.Contains(e.Ends, worker) {
+			if endsAt == nil {
+				endsAt = map[string]string{}
+			}
+			endsAt[worker] = point
+		}
+	}
+	for n, i := range a.Producer.Incarnations {
+		if i.CrashAt != "" {
+			strike("crash-" + producerCrew)
+		}
+		if i.HoldAt != "" {
+			strike("hold-" + producerCrew)
+		}
+		end(producerCrew+"-"+strconv.Itoa(n+1), i.CrashAt)
+	}
+	for _, p := range a.Processes {
+		end(p.Name, p.CrashAt)
+	}
+	maps.DeleteFunc(times, func(_ string, n int) bool { return n < 2 })
+	return times, endsAt
+}
+
 // has says whether an arm has a process, or with "producer" a load.
 func (a Arm) has(process string) bool {
 	if process == producerCrew {

@@ -175,6 +175,7 @@ func (w *wave) header(a *armRun) ledger.Header {
 		}
 		return !of(a.arm) && slices.ContainsFunc(w.scenario.Arms, of)
 	})
+	evidence.Times, evidence.EndsAt = a.arm.planned(evidence)
 	destinations := []ledger.Destination{{
 		Name: a.destination, Partitions: w.load.Partitions, Compacted: strings.Contains(a.arm.Destination["cleanup.policy"], "compact"),
 	}}

@@ -125,7 +125,7 @@ var anomalies = []Anomaly{
 		Name: MissingEffect, Place: "effect", rests: onAbsence | onConsumers | onSnapshot, Meaning: "no effect of a committed or confirmed business event",
 		Attributions: []string{NeverPublished, ClientBuffer, Broker, Unroutable, Expired, Overflowed, DeadLetterDropped, Skipped, SettledEarly, DeduplicatedWrongly, Pending},
 	},
-	{Name: DuplicateEffect, Place: "effect", Meaning: "the effect of one business event happened twice"},
+	{Name: DuplicateEffect, Place: "effect", rests: onSnapshot, Meaning: "the effect of one business event happened twice"},
 	{Name: StaleEffect, Place: "effect", rests: onConsumers | onSnapshot, Meaning: "an older state stands over a newer one"},
 	{Name: PhantomEffect, Place: "effect", rests: onInvokes | onSnapshot, Meaning: "an effect of something that was never committed"},
 

@@ -108,6 +108,7 @@ type tally struct {
 	inFlight                               []int // per injection
 	received, effects                      int
 	beforeHandled, afterHandled            int
+	redelivered                            int // since the first strike
 	open                                   int // sends that never completed
 }
 

@@ -346,6 +346,9 @@ func (x *deliveries) received(d *delivery) {
 	}
 	if !d.first && (d.part != nil || d.queue != nil) {
 		x.a.totals.Redelivered++
+		if at := x.a.faultAt(); d.e.At >= at || at == math.MaxInt64 {
+			x.a.tally.redelivered++
+		}
 	}
 	for _, o := range x.a.observers.received2 {
 		o.receivedNext(d)

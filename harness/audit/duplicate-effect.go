@@ -7,7 +7,7 @@ import (
 )
 
 func init() {
-	register(check{name: DuplicateEffect, version: 1, reports: []string{DuplicateEffect}, start: func(a *auditor) any { return &twiceCheck{a} }})
+	register(check{name: DuplicateEffect, version: 2, reports: []string{DuplicateEffect}, start: func(a *auditor) any { return &twiceCheck{a} }})
 }
 
 // twiceCheck finds business acts with more than one effect in a table: two rows of one event, a row that

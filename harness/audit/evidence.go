@@ -298,13 +298,26 @@ func (a *auditor) proofs() []Proof {
 	least("orders", "committed", ev.Ordered, a.totals.Ordered)
 	least("before the strike", "handled", ev.HandledBefore, t.beforeHandled)
 	least("after the heal", "handled", ev.HandledAfter, t.afterHandled)
-	least("redelivery", "delivered again", ev.Redelivered, a.totals.Redelivered)
+	least("redelivery", "delivered again", ev.Redelivered, t.redelivered)
 	for _, id := range ev.Bites {
 		p := Proof{Name: "bite of " + id, Want: "proof that it bit", Got: "no such strike is recorded"}
-		if i := v.injection(id); i != nil {
+		n := 0
+		for _, i := range v.injections { // what strikes several times under one name must bite each time
+			if i.id != id {
+				continue
+			}
+			if n++; n > 1 && !p.OK {
+				continue
+			}
 			p.OK, p.Got = i.bitten, i.proof
 			if p.Got == "" && !i.bitten {
 				p.Got = "no proof is recorded"
+			}
+		}
+		if least := ev.Times[id]; least > 1 {
+			p.Want += fmt.Sprintf(", %d times", least)
+			if p.OK = p.OK && n >= least; n < least {
+				p.Got = fmt.Sprintf("%d strikes", n)
 			}
 		}
 		out = append(out, p)
@@ -317,6 +330,10 @@ func (a *auditor) proofs() []Proof {
 		for _, w := range v.workers {
 			if w.Text == name {
 				p.OK, p.Got = w.Outcome == ledger.OK && w.N >= int64(ev.EndsBuffered), w.Detail
+				if point := ev.EndsAt[name]; point != "" {
+					p.Want = "killed at crash point " + point
+					p.OK = p.OK && strings.HasPrefix(w.Detail, "killed") && slices.Contains(strings.Fields(w.Detail), point)
+				}
 				if ev.EndsBuffered > 0 {
 					p.Got += fmt.Sprintf(", %d buffered", w.N)
 				}

@@ -214,6 +214,7 @@ var killers = map[string]string{
 	"miscount":          "proof final read",
 	"drop-bite":         "proof bite of cut",
 	"drop-inject":       "proof bite of cut",
+	"unproven-strike":   "proof bite of cut",
 	"drop-heal":         "proof heals",
 	"failed-heal":       "proof heals",
 	"drop-quiet":        "proof quiescence",
@@ -274,6 +275,7 @@ var killers = map[string]string{
 	"slow-recovery":     RTO,
 	"drop-snapshot-end": "proof snapshot",
 	"miscount-rows":     "proof snapshot",
+	"read-twice":        "proof snapshot",
 	"drop-group-end":    "proof groups",
 }
 

@@ -246,6 +246,10 @@ type Evidence struct {
 	Bites []string
 	// Ends lists workers that must have ended as planned, where the crash is the fault.
 	Ends []string
+	// Times says how often an injection of Bites must have struck, where that is more than once.
+	Times map[string]int `json:",omitempty"`
+	// EndsAt names the crash points at which workers of Ends must have killed themselves.
+	EndsAt map[string]string `json:",omitempty"`
 	// InFlightAt names the injection that InFlight is about; empty = the first strike.
 	InFlightAt string `json:",omitempty"`
 	// EndsBuffered: at each of Ends the worker's client must have held at least so many sends.
@@ -255,7 +259,8 @@ type Evidence struct {
 	// HandledBefore and HandledAfter: at least so many deliveries were handled OK before the first strike,
 	// and after the last heal.
 	HandledBefore, HandledAfter int `json:",omitempty"`
-	// Redelivered: at least so many deliveries came again to a group, where that is what the fault is about.
+	// Redelivered: at least so many deliveries came again to a group since the first strike, where that is what the fault is
+	// about.
 	Redelivered int `json:",omitempty"`
 }
 

@@ -50,6 +50,7 @@ var chainMutations = []Mutation{
 	{"slow-recovery", "the first success came later than the promise bounds", slowRecovery},
 	// What the recording can do.
 	{"drop-snapshot-end", "the end of the read of a table is missing", drop(ledger.SnapshotEnd, "")},
+	{"read-twice", "a table was read twice", readTwice},
 	{"miscount-rows", "a table has another number of rows than were recorded", miscountRows},
 	{"drop-group-end", "the final position of a group is missing", drop(ledger.GroupEnd, "")},
 }
@@ -713,6 +714,22 @@ func slowRecovery(_ *rand.Rand, h *ledger.Header, js []Journal) bool {
 		return false
 	}
 	h.Promise.MaxRTO = 1
+	return true
+}
+
+func readTwice(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, kind(ledger.SnapshotEnd))
+	if !ok {
+		return false
+	}
+	end := *at(js, p)
+	for _, e := range all(js, func(e *ledger.Event) bool {
+		table, _, _ := strings.Cut(e.Text, "/")
+		return e.Kind == ledger.Effect && table == end.Text || e.Kind == ledger.OutboxRow && end.Text == ledger.TableOutbox || e.Kind == ledger.InboxRow && end.Text == ledger.TableInbox
+	}) {
+		insert(js, p, e)
+	}
+	insert(js, p, end)
 	return true
 }
 

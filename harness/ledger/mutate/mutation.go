@@ -58,6 +58,7 @@ var mutations = []Mutation{
 	{"move-end", "the end of a partition moved while it was read", moveEnd},
 	{"miscount", "the broker counts another number of records than were read", miscount},
 	{"drop-bite", "the proof that the fault bit is missing", drop(ledger.Bite, "")},
+	{"unproven-strike", "a strike came again, and nothing proves that it bit", unprovenStrike},
 	{"drop-heal", "the end of a strike is missing", drop(ledger.Heal, "")},
 	{"drop-inject", "the strike is missing", drop(ledger.Inject, "")},
 	{"drop-quiet", "it is not recorded that the store was quiet", drop(ledger.Quiet, "")},
@@ -501,6 +502,20 @@ func nodeDied(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
 		insert(js, p, ledger.Event{Kind: ledger.NodeDied, Outcome: ledger.Failed, Text: "node-2", Detail: "pid 7, now not running", At: at(js, p).At})
 	}
 	return ok
+}
+
+func unprovenStrike(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, func(e *ledger.Event) bool { return e.Kind == ledger.Inject })
+	if !ok {
+		return false
+	}
+	again := *at(js, p)
+	for _, e := range all(js, func(e *ledger.Event) bool { return e.Kind == ledger.Heal && e.Text == again.Text }) {
+		again.At = max(again.At, e.At) + 1
+	}
+	insert(js, p, ledger.Event{Kind: ledger.Heal, Text: again.Text, Outcome: ledger.OK, At: again.At})
+	insert(js, p, again)
+	return true
 }
 
 func shortRead(r *rand.Rand, _ *ledger.Header, js []Journal) bool {

@@ -164,10 +164,13 @@ func (c *Cluster) dropped(ctx context.Context, name string) []ledger.Event {
 	if overflow := d.dlArgs["x-overflow"]; len(limited) > 0 && sum[overflowed] > 0 && (overflow == nil || overflow == "drop-head") {
 		tell(overflowed, 0, 0, fmt.Sprintf("its dead-letter target has a policy of %v", limited))
 	}
-	if deadEnd != "" && d.atMostOnce() && sum[atMostOnce] > 0 {
-		sum[deadLetterDropped] = sum[atMostOnce]
-		tell(deadLetterDropped, 0, 0, deadEnd+", and nobody waits for a confirm of dead letters")
-		delete(sum, deadLetterDropped)
+	if deadEnd != "" && d.atMostOnce() {
+		// Without its exchange a queue counts its dead letters as one that has none.
+		given := sum[atMostOnce] + sum[expired] + sum[overflowed] + sum[deadLetterDropped]
+		if sum = (drops{deadLetterDropped: given}); given > 0 {
+			tell(deadLetterDropped, 0, 0, deadEnd+", and nobody waits for a confirm of dead letters")
+		}
+		return events
 	}
 	for _, reason := range slices.Sorted(maps.Keys(sum)) {
 		if why := d.drops(reason, limits); sum[reason] > 0 && why != "" {

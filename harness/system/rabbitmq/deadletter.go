@@ -163,14 +163,15 @@ func (c *Cluster) goingDown(n *Node) {
 	}
 }
 
-// death tells of the first time that a message was dead-lettered: the oldest entry of its x-death header
-// (https://www.rabbitmq.com/docs/dlx#effects), the newest being the first.
+// death tells of the first time that a message was dead-lettered, by its headers x-first-death-queue and -reason, and of their
+// entry in x-death (https://www.rabbitmq.com/docs/dlx#effects).
 func death(h amqp.Table) string {
 	var r ledger.DeathRecord
-	if deaths, ok := h["x-death"].([]any); ok && len(deaths) > 0 {
-		if t, ok := deaths[len(deaths)-1].(amqp.Table); ok {
-			r.Queue, _ = t["queue"].(string)
-			r.Reason, _ = t["reason"].(string)
+	r.Queue, _ = h["x-first-death-queue"].(string)
+	r.Reason, _ = h["x-first-death-reason"].(string)
+	deaths, _ := h["x-death"].([]any)
+	for _, d := range deaths {
+		if t, ok := d.(amqp.Table); ok && t["queue"] == r.Queue && t["reason"] == r.Reason {
 			r.Count, _ = t["count"].(int64)
 			if at, ok := t["time"].(time.Time); ok {
 				r.Time = at.UTC().Format(time.RFC3339)

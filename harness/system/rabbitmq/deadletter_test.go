@@ -74,20 +74,24 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// The oldest entry of x-death counts: the newest is the first.
+// The first death counts, wherever its entry stands.
 func TestDeath(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	entry := func(queue, reason string, n int64) amqp.Table {
 		return amqp.Table{"queue": queue, "reason": reason, "count": n, "time": at, "exchange": "x"}
 	}
+	headers := func(queue, reason string, deaths ...any) amqp.Table {
+		return amqp.Table{"x-first-death-queue": queue, "x-first-death-reason": reason, "x-death": deaths}
+	}
 	for name, c := range map[string]struct {
 		headers amqp.Table
 		want    ledger.DeathRecord
 	}{
-		"none":      {nil, ledger.DeathRecord{}},
-		"one":       {amqp.Table{"x-death": []any{entry("q", "expired", 1)}}, ledger.DeathRecord{Queue: "q", Reason: "expired", Count: 1, Time: "2026-01-02T03:04:05Z"}},
-		"two":       {amqp.Table{"x-death": []any{entry("q.retry", "expired", 2), entry("q", "rejected", 3)}}, ledger.DeathRecord{Queue: "q", Reason: "rejected", Count: 3, Time: "2026-01-02T03:04:05Z"}},
-		"not a one": {amqp.Table{"x-death": "q"}, ledger.DeathRecord{}},
+		"none":    {nil, ledger.DeathRecord{}},
+		"one":     {headers("q", "expired", entry("q", "expired", 1)), ledger.DeathRecord{Queue: "q", Reason: "expired", Count: 1, Time: "2026-01-02T03:04:05Z"}},
+		"two":     {headers("q", "rejected", entry("q.retry", "expired", 2), entry("q", "rejected", 3)), ledger.DeathRecord{Queue: "q", Reason: "rejected", Count: 3, Time: "2026-01-02T03:04:05Z"}},
+		"no list": {amqp.Table{"x-death": "q"}, ledger.DeathRecord{}},
+		"no such": {headers("q", "expired", entry("q", "rejected", 3)), ledger.DeathRecord{Queue: "q", Reason: "expired"}},
 	} {
 		var got ledger.DeathRecord
 		if err := json.Unmarshal([]byte(death(c.headers)), &got); err != nil || got != c.want {

@@ -59,7 +59,7 @@ func (l *linkCut) Evidence(context.Context) (system.Evidence, error) {
 func (l *linkCut) Heal(context.Context) error { return l.cut.Heal() }
 
 // DropResponse swallows the response to the picked request, e.g. "send", and resets its connection. The Go client does not
-// notice the reset before its timeout. One-way sends have no response and are never picked.
+// notice the reset before its timeout.
 func (c *Cluster) DropResponse(_ context.Context, node system.Node, r system.WireRule) (system.Injection, error) {
 	return c.arm(node, r, netproxy.Rule{Action: netproxy.DropResponse})
 }
@@ -118,8 +118,8 @@ func (w *wireFault) Heal(context.Context) error {
 	return nil
 }
 
-// WireCounts returns what the broker's link has seen of the clients whose id begins with client. One-way sends are never
-// confirmed.
+// WireCounts returns what the broker's link has seen of the clients whose id begins with client. The Go client
+// does not mark one-way sends as such: brokers answer them, and nobody listens.
 func (c *Cluster) WireCounts(node system.Node, client string) system.WireCounts {
 	n, err := c.own(node)
 	if err != nil {

@@ -199,3 +199,46 @@ func TestQueueFailedAndAcked(t *testing.T) {
 		}
 	}
 }
+
+// Messages of a queue are late when they are delivered the first time, whatever comes after; another stream may be due later.
+func TestQueueDelays(t *testing.T) {
+	for name, c := range map[string]struct {
+		delay ledger.Delay
+		want  string
+	}{
+		"in time":       {ledger.Delay{Allowance: time.Hour}, ""},
+		"late":          {ledger.Delay{Allowance: 1}, Late},
+		"early":         {ledger.Delay{Due: time.Hour}, Early},
+		"other stream":  {ledger.Delay{Due: time.Hour, Other: 1, OtherDue: 1, Allowance: time.Hour}, ""},
+		"other's early": {ledger.Delay{Due: 1, Other: 1, OtherDue: time.Hour}, Early},
+	} {
+		r := rand.New(rand.NewPCG(9, 8))
+		h, js := legalQueue(r)
+		h.Delay = c.delay
+		v, err := Audit(h, opener(t, js))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if len(v.Findings) > 0 {
+			got = v.Findings[0].Anomaly
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if c.want == Late && v.Findings[0].Count != distinct(js) {
+			t.Errorf("%s: %d times, %d messages were delivered", name, v.Findings[0].Count, distinct(js))
+		}
+	}
+}
+
+// distinct counts the messages that were delivered.
+func distinct(js []journal) int {
+	seen := map[ledger.MessageID]bool{}
+	each(js, func(e *ledger.Event) {
+		if e.Kind == ledger.Received {
+			seen[e.ID()] = true
+		}
+	})
+	return len(seen)
+}

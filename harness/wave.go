@@ -82,6 +82,9 @@ func (w *wave) open(arms []Arm) error {
 		}
 		a.header = w.header(a)
 		a.schema = fmt.Sprintf("conform_%08x", a.header.Tag())
+		if len(a.header.Tables) > 0 {
+			a.header.Space = a.schema
+		}
 		if err := a.enlist(); err != nil {
 			return err
 		}
@@ -194,6 +197,11 @@ func (w *wave) header(a *armRun) ledger.Header {
 		chain.Letters = &letters
 	}
 	settings := a.arm.settings()
+	if _, dense := w.cluster.Cluster.(system.DenseLogs); dense && !transactional(settings) {
+		for i := range destinations {
+			destinations[i].Dense = !destinations[i].Compacted
+		}
+	}
 	for name, c := range w.with {
 		settings["with "+name] = c.Version()
 	}
@@ -213,6 +221,16 @@ func (w *wave) header(a *armRun) ledger.Header {
 			"conform run --suite", w.suite.Name, "--scenario", w.scenario.Name, "--seed", strconv.FormatUint(w.repeat.Seed, 10),
 		}, w.e.cfg.Again...), " "),
 	}
+}
+
+// transactional says whether clients of an arm may use the broker's transactions.
+func transactional(settings map[string]string) bool {
+	for name := range settings {
+		if strings.Contains(name, "transactional") {
+			return true
+		}
+	}
+	return false
 }
 
 // chosen returns the arms of this wave that are named, or all if none is.
@@ -783,6 +801,9 @@ func (w *wave) snapshot(ctx context.Context, a *armRun) error {
 		err := w.scenario.Snapshot(ctx, w.armEnv(a), func(e ledger.Event) {
 			if e.At == 0 {
 				e.At = clock.Now()
+			}
+			if e.Kind == ledger.SnapshotEnd && e.Detail == "" {
+				e.Detail = a.schema // of tables that are in none
 			}
 			sink(e)
 		})

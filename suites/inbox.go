@@ -45,7 +45,7 @@ func delivered(s harness.Scenario) harness.Scenario {
 		s.Tables = []string{tableNotifications, tableReceipts, ledger.TableInbox, ledger.TableDeadLetter}
 	}
 	if s.Chain.Effects == nil {
-		s.Chain = ledger.Chain{Effects: []ledger.EffectTable{{Name: tableNotifications}}}
+		s.Chain = ledger.Chain{Effects: []ledger.EffectTable{{Name: tableNotifications, Versions: true}}}
 	}
 	s.Redelivery = max(s.Redelivery, session)
 	if s.Cost == 0 {
@@ -56,7 +56,7 @@ func delivered(s harness.Scenario) harness.Scenario {
 
 // receipts says that an arm's effects are in the table with a key.
 func receipts(a *harness.Arm) {
-	a.Chain = &ledger.Chain{Effects: []ledger.EffectTable{{Name: tableReceipts}}}
+	a.Chain = &ledger.Chain{Effects: []ledger.EffectTable{{Name: tableReceipts, Versions: true}}}
 }
 
 // The events that faults are about, by their number in the load's first stream.
@@ -199,7 +199,7 @@ func (b broker) digestConflict() harness.Scenario {
 }
 
 func (b broker) twoConsumers() harness.Scenario {
-	both := ledger.Chain{Effects: []ledger.EffectTable{{Name: tableNotifications + "/mailer"}, {Name: tableNotifications + "/biller"}}}
+	both := ledger.Chain{Effects: []ledger.EffectTable{{Name: tableNotifications + "/mailer", Versions: true}, {Name: tableNotifications + "/biller", Versions: true}}}
 	tables := []string{tableNotifications, ledger.TableInbox, ledger.TableDeadLetter}
 	return delivered(harness.Scenario{
 		Name:    "two-consumers",

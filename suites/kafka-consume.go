@@ -140,7 +140,7 @@ func effects(s harness.Scenario) harness.Scenario {
 	s.Setup = makeTables
 	s.Snapshot = snapshotTables(tableNotifications, ledger.TableDeadLetter)
 	s.Tables = []string{tableNotifications, ledger.TableDeadLetter}
-	s.Chain = ledger.Chain{Effects: []ledger.EffectTable{{Name: tableNotifications}}}
+	s.Chain = ledger.Chain{Effects: []ledger.EffectTable{{Name: tableNotifications, Versions: true}}}
 	s.Redelivery = max(s.Redelivery, session)
 	s.Evidence.HandledBefore, s.Evidence.HandledAfter = consumed, consumed
 	s.Cost = 40 * time.Second

@@ -55,7 +55,7 @@ func chained(s harness.Scenario) harness.Scenario {
 	s.Setup, s.Drained = makeTables, chainDrained
 	s.Snapshot = snapshotTables(tableOrders, ledger.TableOutbox, tableNotifications, ledger.TableDeadLetter)
 	s.Tables = []string{tableOrders, ledger.TableOutbox, tableNotifications, ledger.TableDeadLetter}
-	s.Chain = ledger.Chain{Ordered: true, Orders: tableOrders, Outbox: true, Published: "published", Effects: []ledger.EffectTable{{Name: tableNotifications}}}
+	s.Chain = ledger.Chain{Ordered: true, Orders: tableOrders, Outbox: true, Published: "published", Effects: []ledger.EffectTable{{Name: tableNotifications, Versions: true}}}
 	for i := range s.Arms {
 		s.Arms[i].Chain = withoutOutbox(s.Arms[i], s.Chain)
 	}

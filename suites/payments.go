@@ -78,7 +78,7 @@ func servePayments(ctx context.Context, s *worker.Session) error {
 			Key: ledger.KeyOfEvent(s.Config.Seed, p.Reference, s.Config.Workload.Keys),
 		})
 	}
-	s.Record(ledger.Event{Kind: ledger.SnapshotEnd, At: worker.Now(), Text: tablePayments, N: int64(len(book))})
+	s.Record(ledger.Event{Kind: ledger.SnapshotEnd, At: worker.Now(), Text: tablePayments, N: int64(len(book)), Detail: s.Config.Schema})
 	return err
 }
 

@@ -105,7 +105,7 @@ func readTable(ctx context.Context, tx pgx.Tx, schema, table string, sink func(l
 		return err
 	}
 	defer rows.Close()
-	end := ledger.Event{Kind: ledger.SnapshotEnd, Text: table}
+	end := ledger.Event{Kind: ledger.SnapshotEnd, Text: table, Detail: schema}
 	for rows.Next() {
 		event, err := read(rows)
 		if err != nil {

@@ -322,6 +322,9 @@ func (a *auditor) see(s *segment, e *ledger.Event) {
 func (a *auditor) consumed(s *segment, e *ledger.Event) {
 	if e.Kind == ledger.Received {
 		a.tally.received++
+		if e.Stream != 0 && !a.invoked(e.ID()) {
+			a.contradiction("%s: %s was delivered, and no invoke covers it", s.title(), e.ID())
+		}
 		for _, o := range a.observers.received {
 			o.received(s, e)
 		}

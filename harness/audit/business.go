@@ -126,6 +126,8 @@ type business struct {
 	behindKnown bool
 	states      []map[uint32]stateRow
 	rows        map[string]int64 // table -> rows read
+	odd         []oddRow
+	oddKnown    bool // those that fit after all are gone
 	effects     []ledger.EffectTable
 	// The table of the last row, so that it need not be searched for.
 	lastText  string
@@ -294,7 +296,13 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 	switch e.Kind {
 	case ledger.OutboxRow:
 		b.rows[ledger.TableOutbox]++
+		if !a.named(s, e, ledger.TableOutbox) {
+			return
+		}
 		f, chain := b.of(e.EventID), a.header.Chain
+		if chain.Outbox {
+			a.compare(e, ledger.TableOutbox, false)
+		}
 		*f |= outboxFound
 		if chain.Orders == "" || chain.Orders == ledger.TableOutbox { // else the outbox knows only what it was told
 			*f |= rowFound
@@ -305,18 +313,21 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 		return
 	case ledger.InboxRow:
 		b.rows[ledger.TableInbox]++
+		if !a.named(s, e, ledger.TableInbox) {
+			return
+		}
 		*b.of(e.EventID) |= seenBefore * b.tablesOf(e.Text)
 		return
 	}
 	name := tableOf(e.Text)
 	b.rows[name]++
-	if e.EventID == 0 {
-		a.contradiction("%s: a row of %s names no business event", s.title(), e.Text)
+	if !a.named(s, e, e.Text) {
 		return
 	}
 	f := b.of(e.EventID)
 	if e.Text == a.header.Chain.Orders || name == a.header.Chain.Orders {
 		*f |= rowFound
+		a.compare(e, a.header.Chain.Orders, e.N != 0)
 	}
 	if name == ledger.TableDeadLetter {
 		_, consumer, _ := strings.Cut(e.Text, "/")
@@ -327,6 +338,7 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 	if i < 0 {
 		return
 	}
+	a.compare(e, e.Text, b.effects[i].State || b.effects[i].Versions)
 	if b.effects[i].State {
 		if old, ok := b.states[i][e.Key]; ok && old.event != e.EventID {
 			a.contradiction("%s: %s holds two states of %s", s.title(), e.Text, ledger.KeyName(e.Key))
@@ -339,6 +351,64 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 		*f |= twiceBit << i
 	}
 	*f |= effectBit << i
+}
+
+// named says whether a row is of an event that somebody can have written.
+func (a *auditor) named(s *segment, e *ledger.Event, table string) bool {
+	stream, _ := ledger.SplitEventID(e.EventID)
+	if stream == 0 {
+		a.contradiction("%s: a row of %s names no business event, but %d", s.title(), table, e.EventID)
+	}
+	return stream != 0
+}
+
+// oddRow is a row that does not say of its event what the event says itself.
+type oddRow struct {
+	event     uint64
+	table     string
+	key       uint32
+	version   int64
+	versioned bool // the version counts
+}
+
+// compare keeps a row whose key, or version, is not its event's as far as its identity tells.
+func (a *auditor) compare(e *ledger.Event, table string, versioned bool) {
+	x := oddRow{event: e.EventID, table: table, key: e.Key, version: e.N, versioned: versioned}
+	if !a.fits(x, e.EventID, ledger.VersionOf(e.EventID)) {
+		a.business.odd = append(a.business.odd, x)
+	}
+}
+
+// fits says whether a row is of the key, and of the version, of an event.
+func (a *auditor) fits(x oddRow, event uint64, version int64) bool {
+	return (x.key == ledger.NoKey || x.key == ledger.KeyOfEvent(a.header.Seed, event, a.header.Workload.Keys)) && (!x.versioned || x.version == version)
+}
+
+// oddRows returns the rows that do not fit their event: neither itself, as the end of its transaction told of it, nor the one
+// whose act it is again.
+func (a *auditor) oddRows() ([]oddRow, error) {
+	b := a.business
+	if len(b.odd) == 0 || b.oddKnown {
+		return b.odd, nil
+	}
+	version := map[uint64]int64{}
+	for _, x := range b.odd {
+		version[x.event], version[b.act(x.event)] = ledger.VersionOf(x.event), ledger.VersionOf(b.act(x.event))
+	}
+	_, err := scan(a.open, func(_ *segment, e *ledger.Event) {
+		if _, asked := version[e.EventID]; asked && e.Kind == ledger.Ordered && e.N != 0 {
+			version[e.EventID] = e.N
+		}
+	}, ledger.Ordered)
+	if err != nil {
+		return nil, err
+	}
+	b.odd = slices.DeleteFunc(b.odd, func(x oddRow) bool {
+		first := b.act(x.event)
+		return a.fits(x, x.event, version[x.event]) || a.fits(x, first, version[first])
+	})
+	b.oddKnown = true
+	return b.odd, nil
 }
 
 // committed says whether a business event happened, as far as its origin knows, so that it must have

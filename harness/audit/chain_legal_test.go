@@ -35,6 +35,9 @@ func legalChain(r *rand.Rand) (ledger.Header, []journal) {
 		h.Chain.Orders, h.Chain.Outbox, h.Chain.Published = "orders", true, "published"
 		h.Tables = append(h.Tables, "orders")
 	}
+	if r.IntN(2) == 0 {
+		h.Space = "conform_1"
+	}
 	g := &chainMaker{r: r, h: &h, logs: make([][]made, h.Destinations[0].Partitions), effects: map[uint64]bool{}, letters: map[uint64]bool{}, states: map[uint32]uint64{}}
 	if h.Chain.Ordered && r.IntN(3) == 0 {
 		h.Background, h.Promise.MaxUnavailable = []string{"relay-1"}, 0
@@ -384,7 +387,9 @@ func (g *chainMaker) finish() []journal {
 	for p, end := range g.ends {
 		add(ledger.Event{Kind: ledger.GroupEnd, Text: "g", Pos: ledger.Position{Partition: int32(p), Offset: end}})
 	}
-	table := func(name string, n int) { add(ledger.Event{Kind: ledger.SnapshotEnd, Text: name, N: int64(n)}) }
+	table := func(name string, n int) {
+		add(ledger.Event{Kind: ledger.SnapshotEnd, Text: name, N: int64(n), Detail: h.Space})
+	}
 	if h.Chain.Ordered {
 		for _, event := range g.rows {
 			add(ledger.Event{Kind: ledger.OutboxRow, EventID: event, Key: g.key(event), Text: "published"})

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"conform/harness/ledger"
 )
@@ -506,6 +507,30 @@ func (a *auditor) finalRead() Proof {
 	return proof(ProofFinalRead, "the whole store, to an end that did not move", faults, fmt.Sprintf("%d records in %d reads", records, len(needed)))
 }
 
+// holes says which positions of dense destinations hold no record. A record that is lost leaves none, so that nothing rests on it;
+// what was deleted while it was read is not missed.
+func (a *auditor) holes() []string {
+	var out []string
+	for _, key := range slices.SortedFunc(maps.Keys(a.survey.ends), compareViews) {
+		end := a.survey.ends[key]
+		if key.view != ledger.ViewRaw || int(key.destination) >= len(a.header.Destinations) || !a.header.Destinations[key.destination].Dense || len(a.survey.txns) > 0 {
+			continue
+		}
+		var read viewRead
+		if p := a.index.partitions[key.partitionKey]; p != nil {
+			read = p.views[key.view]
+		}
+		low := end.Low
+		if low > 0 && read.count > 0 {
+			low = max(low, read.low)
+		}
+		if n := end.N - low - int64(read.count); n > 0 && (low == 0 || read.count > 0) {
+			out = append(out, fmt.Sprintf("of the positions %d..%d of %s partition %d, %d hold no record", low, end.N-1, a.header.Destinations[key.destination].Name, key.number, n))
+		}
+	}
+	return out
+}
+
 // snapshot says whether every table was read to its end, once.
 func (a *auditor) snapshot() Proof {
 	var faults []string
@@ -517,6 +542,10 @@ func (a *auditor) snapshot() Proof {
 			faults = append(faults, fmt.Sprintf("%s was not read to its end", table))
 		case end.moved:
 			faults = append(faults, fmt.Sprintf("%s was read twice", table))
+		case a.header.Space != "" && end.Detail != a.header.Space:
+			faults = append(faults, fmt.Sprintf("%s was read in %q, the arm's is %q", table, end.Detail, a.header.Space))
+		case end.At < a.survey.restedAt(end.worker):
+			faults = append(faults, fmt.Sprintf("%s was read %s before the arm was at rest", table, time.Duration(a.survey.restedAt(end.worker)-end.At)))
 		case end.N != a.business.rows[table]:
 			faults = append(faults, fmt.Sprintf("%s has %d rows, %d are recorded", table, end.N, a.business.rows[table]))
 		default:
@@ -603,6 +632,7 @@ func (a *auditor) consistent() Proof {
 	if a.mayHaveExpired > 0 {
 		faults = append(faults, fmt.Sprintf("%d messages are absent, their positions are unknown and the start of their log has moved: lost or expired cannot be told", a.mayHaveExpired))
 	}
+	faults = append(faults, a.holes()...)
 	if why := a.unmarked(); why != "" {
 		faults = append(faults, why)
 	}

@@ -276,6 +276,13 @@ var killers = map[string]string{
 	"drop-snapshot-end": "proof snapshot",
 	"miscount-rows":     "proof snapshot",
 	"read-twice":        "proof snapshot",
+	"empty-states":      MissingEffect,
+	"future-state":      PhantomEffect,
+	"alter-row-key":     PhantomEffect,
+	"row-of-nobody":     "proof consistency",
+	"deliver-unsent":    "proof consistency",
+	"other-space":       "proof snapshot",
+	"early-snapshot":    "proof snapshot",
 	"drop-group-end":    "proof groups",
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 func init() {
-	register(check{name: MissingEffect, version: 4, reports: []string{MissingEffect}, start: func(a *auditor) any { return &missingCheck{a} }})
+	register(check{name: MissingEffect, version: 5, reports: []string{MissingEffect}, start: func(a *auditor) any { return &missingCheck{a} }})
 }
 
 // missingCheck finds business events that happened and have no effect. A dead letter is an end like an
@@ -88,11 +88,21 @@ func (c *missingCheck) conclude() error {
 		}
 	})
 	behind, err := a.behind()
+	newest := map[statePlace]state{} // of those that were applied, where nothing stands
 	for _, x := range behind {
-		if f := a.business.of(x.event); lacks(x.event, f, x.table) && f.of(x.table)&applied == 0 {
+		f := a.business.of(x.event)
+		switch {
+		case !lacks(x.event, f, x.table):
+		case f.of(x.table)&applied == 0:
 			*f |= missing << x.table
 			found = true
+		case !x.there && x.version > newest[statePlace{x.table, x.key}].version:
+			newest[statePlace{x.table, x.key}] = x
 		}
+	}
+	for _, x := range newest {
+		*a.business.of(x.event) |= missing << x.table
+		found = true
 	}
 	if err != nil || !found {
 		return err

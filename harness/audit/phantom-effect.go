@@ -7,7 +7,7 @@ import (
 )
 
 func init() {
-	register(check{name: PhantomEffect, version: 2, reports: []string{PhantomEffect}, start: func(a *auditor) any { return &phantomEffectCheck{a} }})
+	register(check{name: PhantomEffect, version: 3, reports: []string{PhantomEffect}, start: func(a *auditor) any { return &phantomEffectCheck{a} }})
 }
 
 // phantomEffectCheck finds effects of business events that did not happen:
@@ -15,6 +15,7 @@ func init() {
 //	nobody ever asked for it (no transaction, no invoke, no row)  phantom-effect
 //	its transaction was rolled back, or has no row where it must  phantom-effect
 //	the application's last word was that it failed                phantom-effect
+//	a row of it is of another key, or version             phantom-effect
 //	in doubt, and nothing says that it did not happen             it may have
 type phantomEffectCheck struct{ a *auditor }
 
@@ -42,6 +43,19 @@ func (c *phantomEffectCheck) conclude() error {
 			return fmt.Sprintf("there is an effect of event %s, and %s", id, why)
 		})
 	})
+	odd, err := a.oddRows()
+	if err != nil {
+		return err
+	}
+	for _, x := range odd {
+		if a.business.table(x.table) < 0 {
+			continue
+		}
+		id := identity(x.event)
+		a.findings.add(findingKey{anomaly: PhantomEffect}, id, "", func() string {
+			return fmt.Sprintf("%s has a row of event %s under %s, version %d, which is not the event's", x.table, id, ledger.KeyName(x.key), x.version)
+		})
+	}
 	return nil
 }
 

@@ -117,7 +117,7 @@ func legalQueue(r *rand.Rand) (ledger.Header, []journal) {
 	end := int64(len(dead))
 	add(&rd, ledger.Event{Kind: ledger.StoreEnd, View: ledger.ViewDeadLetter, Pos: ledger.Position{Partition: 1, Offset: end}, N: end, Count: end, At: tick()})
 	for _, event := range effects {
-		add(&rd, ledger.Event{Kind: ledger.Effect, EventID: event, Text: "notifications", At: tick()})
+		add(&rd, ledger.Event{Kind: ledger.Effect, EventID: event, Key: ledger.KeyOfEvent(h.Seed, event, h.Workload.Keys), Text: "notifications", At: tick()})
 	}
 	add(&rd, ledger.Event{Kind: ledger.SnapshotEnd, Text: "notifications", N: int64(len(effects)), At: tick()})
 	js := []journal{eng, prod, cons, rd}

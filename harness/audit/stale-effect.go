@@ -10,7 +10,7 @@ import (
 )
 
 func init() {
-	register(check{name: StaleEffect, version: 1, reports: []string{StaleEffect}, start: func(a *auditor) any { return &staleCheck{a} }})
+	register(check{name: StaleEffect, version: 2, reports: []string{StaleEffect}, start: func(a *auditor) any { return &staleCheck{a} }})
 }
 
 // staleCheck finds keys whose state at the end is older than one that had been applied. If the newer
@@ -21,11 +21,7 @@ func (c *staleCheck) conclude() error {
 	if !c.a.chained() {
 		return nil
 	}
-	type place struct {
-		table int
-		key   uint32
-	}
-	stale := map[place]state{} // the newest one that was applied
+	stale := map[statePlace]state{} // the newest one that was applied
 	behind, err := c.a.behind()
 	if err != nil {
 		return err
@@ -34,12 +30,12 @@ func (c *staleCheck) conclude() error {
 		if !x.there || c.a.business.of(x.event).of(x.table)&applied == 0 {
 			continue
 		}
-		at := place{x.table, x.key}
+		at := statePlace{x.table, x.key}
 		if old, ok := stale[at]; !ok || x.version > old.version {
 			stale[at] = x
 		}
 	}
-	places := slices.SortedFunc(maps.Keys(stale), func(a, b place) int {
+	places := slices.SortedFunc(maps.Keys(stale), func(a, b statePlace) int {
 		return cmp.Or(cmp.Compare(a.table, b.table), cmp.Compare(a.key, b.key))
 	})
 	for _, at := range places {

@@ -12,6 +12,12 @@ type state struct {
 	there   bool
 }
 
+// statePlace is where the state of a key stands.
+type statePlace struct {
+	table int
+	key   uint32
+}
+
 // behind returns what each event that happened makes of its key, for each table of states that holds
 // nothing, or an older state, of that key. Where no database numbers the states, only those of one writer
 // can be compared: of another's row it is unknown, which counts as newer.

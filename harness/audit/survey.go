@@ -31,7 +31,8 @@ type txn struct {
 
 type storeEnd struct {
 	ledger.Event
-	moved bool // two ends of one view differ
+	moved  bool // two ends of one view differ
+	worker bool // a worker has read it, and not the engine
 }
 
 // groupKey names one partition as one group reads it.
@@ -172,7 +173,7 @@ func (v *survey) struck(e ledger.Event) *injection {
 	return latest
 }
 
-func (v *survey) see(_ *segment, e *ledger.Event) {
+func (v *survey) see(s *segment, e *ledger.Event) {
 	switch e.Kind {
 	case ledger.Inject:
 		v.injections = append(v.injections, &injection{id: e.Text, detail: e.Detail, at: e.At})
@@ -206,7 +207,7 @@ func (v *survey) see(_ *segment, e *ledger.Event) {
 		if old := v.tables[e.Text]; old != nil {
 			old.moved = true // of two reads nobody knows which rows belong to which
 		} else {
-			v.tables[e.Text] = &storeEnd{Event: *e}
+			v.tables[e.Text] = &storeEnd{Event: *e, worker: s.Worker != ""}
 		}
 	case ledger.GroupEnd:
 		key := groupKey{partitionKey{e.Pos.Destination, e.Pos.Partition}, e.Text}
@@ -220,6 +221,18 @@ func (v *survey) see(_ *segment, e *ledger.Event) {
 	case ledger.TxnEnd:
 		v.txns[e.Stream] = append(v.txns[e.Stream], txn{from: e.Seq, to: e.To, outcome: e.Outcome, sent: e.Sent})
 	}
+}
+
+// restedAt is the earliest time at which a table can have been read to its end: once the arm was quiet, or by a worker, which ends
+// before that, once the load had ended.
+func (v *survey) restedAt(worker bool) int64 {
+	switch {
+	case worker && v.healPhase != math.MaxInt64:
+		return v.healPhase
+	case !worker && v.quiet != nil:
+		return v.quiet.At
+	}
+	return math.MinInt64
 }
 
 func (v *survey) settle() {

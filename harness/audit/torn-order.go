@@ -7,15 +7,31 @@ import (
 )
 
 func init() {
-	register(check{name: "torn-order", version: 1, reports: []string{TornTxn}, start: func(a *auditor) any { return &tornOrderCheck{a} }})
+	register(check{name: "torn-order", version: 1, reports: []string{TornTxn, Corrupted}, start: func(a *auditor) any { return &tornOrderCheck{a} }})
 }
 
 // tornOrderCheck finds business events with a row in the table of orders and none in the outbox, or the other way round, where
-// one transaction writes both.
+// one transaction writes both, and rows of the two that are not their event's.
 type tornOrderCheck struct{ a *auditor }
 
 func (c *tornOrderCheck) conclude() error {
 	chain := c.a.header.Chain
+	if !c.a.chained() {
+		return nil
+	}
+	odd, err := c.a.oddRows()
+	if err != nil {
+		return err
+	}
+	for _, x := range odd {
+		if c.a.business.table(x.table) >= 0 {
+			continue
+		}
+		id := identity(x.event)
+		c.a.findings.add(findingKey{anomaly: Corrupted}, id, "", func() string {
+			return fmt.Sprintf("%s has a row of event %s under %s, version %d, which is not the event's", x.table, id, ledger.KeyName(x.key), x.version)
+		})
+	}
 	if !chain.Outbox || chain.Orders == "" || chain.Orders == ledger.TableOutbox {
 		return nil
 	}

@@ -159,7 +159,7 @@ const (
 	// "skipped: ..." with another reason, "parked", "dead-lettered", "quarantined" (all three given up, to be
 	// found among the dead letters) or "retried"; Detail = the error; N = how many ns of it were a wait for the database.
 	Handled
-	// SnapshotEnd closes the final read of the table Text: N = its number of rows, each of which is an
+	// SnapshotEnd closes the final read of the table Text in the schema Detail: N = its number of rows, each of which is an
 	// Effect of that Text (or of "Text/..."), an OutboxRow for TableOutbox, an InboxRow for TableInbox.
 	SnapshotEnd
 	// GroupEnd is the final position of the consumer group Text in one partition: Pos.Offset = the next

@@ -24,6 +24,9 @@ type Destination struct {
 	Grown []int `json:",omitempty"`
 	// Compacted says that a record may be replaced by a later one of its key; it is then expired.
 	Compacted bool `json:",omitempty"`
+	// Dense says that each position from the start to the end holds a record: there are no transactions, whose ends take
+	// some, and nothing is compacted.
+	Dense bool `json:",omitempty"`
 }
 
 // Workload is what the producers were asked to send; with the seed it makes keys, payloads
@@ -60,6 +63,9 @@ type Header struct {
 	Reproduce    string            // the command that runs this arm's scenario again
 	// Tables lists the tables whose final read must have a SnapshotEnd.
 	Tables []string `json:",omitempty"`
+	// Space is the schema in which the tables stand: the Detail of each SnapshotEnd. Empty = a ledger from before that was
+	// recorded.
+	Space string `json:",omitempty"`
 	// Groups lists the consumer groups whose final positions must be known.
 	Groups []Group `json:",omitempty"`
 	// Background lists the processes for whose sends no caller waits: relays and jobs. Their workers are named "NAME",
@@ -122,6 +128,8 @@ type EffectTable struct {
 	// State says that it holds one row a key, the newest state, N = its version, instead of one row an
 	// event.
 	State bool `json:",omitempty"`
+	// Versions says that N is the version of the row's event, as it always is in a table of states.
+	Versions bool `json:",omitempty"`
 }
 
 // Delay is what an arm asked the broker, or a table of tasks, to wait with each message.

@@ -171,6 +171,12 @@ type StoreReader interface {
 	ReadStore(ctx context.Context, destination string, d uint16, tag uint32, sink func(ledger.Event)) error
 }
 
+// DenseLogs is a Cluster in whose partitions each position from the start to the end holds a record, where no transactions end and
+// nothing is compacted.
+type DenseLogs interface {
+	DenseLogs()
+}
+
 // Positions returns the end position of each partition, for quiescence.
 type Positions interface {
 	EndPositions(ctx context.Context, destination string) ([]int64, error)

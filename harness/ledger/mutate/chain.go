@@ -38,6 +38,10 @@ var chainMutations = []Mutation{
 	{"double-effect", "an event has a second effect", doubleEffect},
 	{"resend-anew", "one business act was asked for under two event ids", resendAnew},
 	{"old-state", "an older state stands over a newer one", oldState},
+	{"empty-states", "a table of states is empty", emptyStates},
+	{"future-state", "a state is of a version that its event has not", futureState},
+	{"alter-row-key", "an effect stands under another key", alterRowKey},
+	{"row-of-nobody", "an effect of what no writer can have written", rowOfNobody},
 	{"made-up-effect", "an effect of an event that nobody asked for", madeUpEffect},
 	{"not-published", "a committed order was never published", notPublished},
 	{"roll-back", "the transaction of a published order was rolled back", rollBack},
@@ -50,6 +54,9 @@ var chainMutations = []Mutation{
 	{"slow-recovery", "the first success came later than the promise bounds", slowRecovery},
 	// What the recording can do.
 	{"drop-snapshot-end", "the end of the read of a table is missing", drop(ledger.SnapshotEnd, "")},
+	{"deliver-unsent", "a message was delivered that nobody sent", deliverUnsent},
+	{"other-space", "a table was read in another arm's schema", otherSpace},
+	{"early-snapshot", "a table was read before the load had ended", earlySnapshot},
 	{"read-twice", "a table was read twice", readTwice},
 	{"miscount-rows", "a table has another number of rows than were recorded", miscountRows},
 	{"drop-group-end", "the final position of a group is missing", drop(ledger.GroupEnd, "")},
@@ -715,6 +722,77 @@ func slowRecovery(_ *rand.Rand, h *ledger.Header, js []Journal) bool {
 	}
 	h.Promise.MaxRTO = 1
 	return true
+}
+
+func isState(h *ledger.Header) func(*ledger.Event) bool {
+	return func(e *ledger.Event) bool {
+		return e.Kind == ledger.Effect && slices.ContainsFunc(h.Chain.Effects, func(t ledger.EffectTable) bool { return t.State && t.Name == e.Text })
+	}
+}
+
+func emptyStates(_ *rand.Rand, h *ledger.Header, js []Journal) bool {
+	committed := map[uint64]bool{}
+	each(js, func(e *ledger.Event) {
+		if e.Kind == ledger.Ordered && e.Outcome == ledger.OK || !h.Chain.Ordered && isConfirmed(e) {
+			committed[eventOf(e)] = true
+		}
+	})
+	there := slices.ContainsFunc(all(js, isState(h)), func(e ledger.Event) bool { return committed[e.EventID] })
+	takeRows(js, isState(h))
+	return there
+}
+
+func futureState(r *rand.Rand, h *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, isState(h))
+	if ok {
+		at(js, p).N += 1_000_000
+	}
+	return ok
+}
+
+func alterRowKey(r *rand.Rand, h *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, perEvent(h))
+	if ok {
+		at(js, p).Key++
+	}
+	return ok
+}
+
+func rowOfNobody(r *rand.Rand, h *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, perEvent(h))
+	if !ok {
+		return false
+	}
+	row := *at(js, p)
+	row.EventID = 1 + r.Uint64N(1000)
+	return addRow(js, row.Text, row)
+}
+
+func deliverUnsent(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, kind(ledger.Received))
+	if ok {
+		e := *at(js, p)
+		e.Seq += 1 << 20
+		insert(js, p, e)
+	}
+	return ok
+}
+
+func otherSpace(r *rand.Rand, h *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, kind(ledger.SnapshotEnd))
+	if !ok || h.Space == "" {
+		return false
+	}
+	at(js, p).Detail += "0"
+	return true
+}
+
+func earlySnapshot(r *rand.Rand, _ *ledger.Header, js []Journal) bool {
+	p, ok := pick(r, js, kind(ledger.SnapshotEnd))
+	if ok {
+		at(js, p).At = 1
+	}
+	return ok
 }
 
 func readTwice(r *rand.Rand, _ *ledger.Header, js []Journal) bool {

@@ -31,6 +31,9 @@ const (
 	logStart = -2
 )
 
+// DenseLogs says that offsets are dense: only the ends of transactions and compaction leave holes.
+func (c *Cluster) DenseLogs() {}
+
 // EndPositions returns the end of each partition: the high watermark, below which every in-sync replica has everything.
 func (c *Cluster) EndPositions(ctx context.Context, destination string) ([]int64, error) {
 	leaders, err := c.leaders(ctx, destination)

@@ -60,15 +60,15 @@ func (b broker) backlogArm(name string, role harness.Role, work string, consumer
 		c.Manual = i >= backlogConsumers
 		a.Processes = append(a.Processes, c)
 	}
-	a.Processes = append(a.Processes, b.burst())
+	a.Processes = append(a.Processes, b.burst(backlog))
 	return a
 }
 
-// burst is the producer that makes a backlog.
-func (b broker) burst() harness.Process {
+// burst is the producer that makes a backlog of so many messages.
+func (b broker) burst(messages int) harness.Process {
 	return harness.Process{
 		Name: "burst", Role: b.role(roleWriter), Manual: true,
-		Params: map[string]string{paramMessages: strconv.Itoa(backlog), paramRate: "400"},
+		Params: map[string]string{paramMessages: strconv.Itoa(messages), paramRate: "400"},
 	}
 }
 
@@ -217,8 +217,12 @@ func (b broker) moreConsumers() harness.Scenario {
 	})
 }
 
-// hiddenAllowance is how late a message may come to a consumer of hidden-in-consumers.
-const hiddenAllowance = 8 * time.Second
+const (
+	// hidden is the backlog of hidden-in-consumers: much for the slow consumer, little for the quick one.
+	hidden = 60
+	// hiddenAllowance is how late a message may come to a consumer there.
+	hiddenAllowance = 8 * time.Second
+)
 
 func (b broker) hiddenInConsumers() harness.Scenario {
 	arm := func(name string, role harness.Role, prefetch string) harness.Arm {
@@ -230,7 +234,7 @@ func (b broker) hiddenInConsumers() harness.Scenario {
 		}
 		return harness.Arm{
 			Name: name, Role: role, Destination: b.destination,
-			Processes: []harness.Process{reader("slow", "1s"), reader("quick", "10ms"), b.burst()},
+			Processes: []harness.Process{reader("slow", "1s"), reader("quick", "10ms"), b.burst(hidden)},
 			Promise: ledger.Promise{
 				Text:   "a message is in the hands of a consumer that works on it soon after it was confirmed, whatever becomes of another consumer",
 				Start:  "the confirm that the producer saw",
@@ -254,15 +258,15 @@ func (b broker) hiddenInConsumers() harness.Scenario {
 			{Name: "burst", Do: harness.DoStartProcess, Process: "burst"},
 			{
 				Name: "slow-comes", Do: harness.DoStartProcess, Process: "slow",
-				Until: []plan.State{{Kind: plan.Confirmed, N: backlog, Process: "burst"}},
+				Until: []plan.State{{Kind: plan.Confirmed, N: hidden, Process: "burst"}},
 			},
 			{Name: "quick-comes", Do: harness.DoStartProcess, Process: "quick", Until: []plan.State{{Kind: plan.Handled, N: 1, Process: "slow"}}},
 			{Name: "dies", Do: harness.DoKillProcess, Process: "slow", Until: []plan.State{
 				// Here time itself is what the promise is about.
 				{Kind: plan.Elapsed, Since: "quick-comes", Hold: hiddenAllowance + 2*time.Second},
-				{Kind: plan.Handled, N: backlog / 2, Process: "quick", Arms: []string{"guarded"}},
+				{Kind: plan.Handled, N: hidden / 2, Process: "quick", Arms: []string{"guarded"}},
 			}},
-			{Name: "taken-over", Until: []plan.State{{Kind: plan.Handled, N: backlog / 2, Process: "quick"}}},
+			{Name: "taken-over", Until: []plan.State{{Kind: plan.Handled, N: hidden / 2, Process: "quick"}}},
 		},
 		Evidence: ledger.Evidence{Bites: []string{"dies"}},
 	})
@@ -283,7 +287,7 @@ func (b broker) retryStorm() harness.Scenario {
 		c.Role, c.Manual = b.role(roleStorm), true
 		return harness.Arm{
 			Name: name, Role: role, Destination: b.destination,
-			Processes: []harness.Process{c, b.burst()},
+			Processes: []harness.Process{c, b.burst(backlog)},
 			Promise: ledger.Promise{
 				Text:     "a backlog is worked off although attempts fail and the database is at its limit: work on what a consumer has fetched never stands still",
 				Start:    "the fetch",

@@ -254,6 +254,7 @@ func (a *auditor) run() error {
 		}
 	}
 	a.findings.forbid(a.header.Promise, a.alwaysJudged)
+	a.stuckInstead()
 	if err := a.takeSubjects(); err != nil {
 		return err
 	}

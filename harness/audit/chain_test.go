@@ -96,7 +96,7 @@ func TestChainChecks(t *testing.T) {
 		{"the newest state never came", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0 a>1", state: "0", end: 1}, "undelivered=1! missing-effect/pending=1!", Broke},
 		{"a state of nothing", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0 a<1 a=1 a>2", state: "5", end: 2}, "phantom-effect=1!", Broke},
 
-		{"stuck", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0 a>1", effects: "0", end: 1, events: stuckAfter(30 * time.Second)}, "undelivered=1! missing-effect/pending=1! stuck=1", Broke},
+		{"stuck", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0 a>1", effects: "0", end: 1, events: stuckAfter(30 * time.Second)}, "undelivered=1! missing-effect/pending=1! stuck=1!", Broke},
 		{"held for too long", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0f a<0 a=0f a<0 a=0f a<0 a=0 a<1 a=1 a>2", effects: "0 1", end: 2, header: func(h *ledger.Header) { h.Promise.MaxStall = 5 * time.Millisecond }}, "stall=1!", Broke},
 		{"held, within the bound", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0f a<0 a=0f a<0 a=0f a<0 a=0 a<1 a=1 a>2", effects: "0 1", end: 2, header: func(h *ledger.Header) { h.Promise.MaxStall = 7 * time.Millisecond }}, "", Held},
 	}

@@ -210,10 +210,55 @@ func findingNames(fs []Finding) string {
 	return strings.Join(names, ", ")
 }
 
+// waits says whether a finding is of what may still come, if somebody goes on: what no consumer has had or ended, and what no
+// relay has published.
+func (a *auditor) waits(f Finding) bool {
+	switch f.Anomaly {
+	case Undelivered:
+		return true
+	case MissingEffect:
+		return f.Attribution == Pending || f.Attribution == NeverPublished && a.header.Chain.Ordered
+	case Unpublished:
+		return true
+	}
+	return false
+}
+
+// unwell lists the consumers, relays and jobs that did not end as planned, in words.
+func (a *auditor) unwell() []string {
+	var out []string
+	for _, w := range a.survey.workers {
+		background := a.header.InBackground(w.Text) || len(a.header.Background) == 0 && !strings.HasPrefix(w.Text, "producer-")
+		if w.Outcome != ledger.OK && background {
+			out = append(out, fmt.Sprintf("worker %s: %s", w.Text, w.Detail))
+		}
+	}
+	return out
+}
+
+// stuckInstead makes the standstill of an arm the broken promise where the promise forbids what came of it: that is no loss.
+func (a *auditor) stuckInstead() {
+	stuck := a.findings.byKey[findingKey{anomaly: Stuck}]
+	if stuck == nil || a.header.Role == roleControl {
+		return
+	}
+	for _, f := range a.findings.byKey {
+		stuck.Forbidden = stuck.Forbidden || f.Forbidden && a.waits(*f)
+	}
+}
+
 // unproven says what is missing for a finding to be proven, or nothing.
 func (a *auditor) unproven(f Finding) string {
 	if died := a.died(ledger.Failed); len(died) > 0 { // who knows how many of them the promise is for
 		return died[0]
+	}
+	if waits := a.waits(f); waits || f.Anomaly == Stuck {
+		if hung := a.unwell(); len(hung) > 0 { // whose work it was, it is that which ended, or hangs
+			return hung[0]
+		}
+		if q := a.survey.quiet; waits && q != nil && q.Outcome == ledger.Failed {
+			return "it is stuck, which is not lost: " + q.Detail
+		}
 	}
 	row, _ := Lookup(f.Anomaly)
 	if row.rests&onAbsence != 0 {

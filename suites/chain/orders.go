@@ -88,7 +88,7 @@ func stillInDoubt(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: an attempt before may have succeeded, the last did not: %v", ErrInDoubt, err)
+	return fmt.Errorf("%w: an attempt before may have succeeded, the last did not: %s", ErrInDoubt, err.Error())
 }
 
 // pause waits before the next attempt. It is false when ctx ended meanwhile.

@@ -109,6 +109,33 @@ func TestGoldenLedgers(t *testing.T) {
 		h, events := jobSpecimen()
 		testGolden(t, filepath.Join(goldens, "v1-jobs"), h, events)
 	})
+	t.Run("v1-bounds", func(t *testing.T) {
+		h, events := boundSpecimen()
+		testGolden(t, filepath.Join(goldens, "v1-bounds"), h, events)
+	})
+}
+
+// boundSpecimen has what schema 1 learned of what an arm may leave, and where: a ledger without it is not asked.
+func boundSpecimen() (Header, []Event) {
+	h, _ := chainSpecimen()
+	h.Suite, h.Scenario, h.Arm = "outbox@kafka", "crash-between", "guarded"
+	h.Destinations[0].Grown, h.Destinations[0].Compacted, h.Destinations[0].Dense = nil, false, true
+	h.Evidence = Evidence{
+		Bites: []string{"crash-producer"}, Times: map[string]int{"crash-producer": 2},
+		Ends: []string{"producer-1"}, EndsAt: map[string]string{"producer-1": "before-order-commit"},
+	}
+	h.Tables, h.Space = []string{"orders", TableOutbox, TableDeadLetter, "notifications"}, "conform_00000001"
+	h.Chain = Chain{
+		Ordered: true, Orders: "orders", Outbox: true, Published: "published",
+		Effects: []EffectTable{{Name: "notifications", Versions: true}},
+		Letters: &Letters{Events: []uint64{EventID(1, 3)}, Others: 1, Passing: []uint64{EventID(1, 4)}},
+	}
+	return h, []Event{
+		{Kind: Effect, EventID: EventID(1, 3), Key: 3, N: 4, Text: "orders", At: 400},
+		{Kind: SnapshotEnd, Text: "orders", Detail: h.Space, N: 1, At: 400},
+		{Kind: Effect, EventID: EventID(1, 3), Key: 3, N: 4, Text: TableDeadLetter + "/mailer", Detail: "{}", At: 400},
+		{Kind: SnapshotEnd, Text: TableDeadLetter, Detail: h.Space, N: 1, At: 400},
+	}
 }
 
 // jobSpecimen has what schema 1 learned with background jobs: a ledger without it has callers alone.

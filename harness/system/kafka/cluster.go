@@ -186,6 +186,11 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 	if err != nil {
 		return err
 	}
+	known, err := controller.admin.metadata(ctx, []string{d.Name})
+	if err != nil {
+		return err
+	}
+	there := slices.ContainsFunc(known.Topics, func(t kmsg.MetadataResponseTopic) bool { return t.ErrorCode == 0 })
 	resp, err := controller.admin.ask(ctx, req)
 	if err != nil {
 		return err
@@ -193,6 +198,8 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 	for _, r := range resp.(*kmsg.CreateTopicsResponse).Topics {
 		err := kerr.ErrorForCode(r.ErrorCode)
 		switch {
+		case errors.Is(err, kerr.TopicAlreadyExists) && !there:
+			// The client has asked again: the first answer came too late, on a busy machine.
 		case errors.Is(err, kerr.InvalidConfig), errors.Is(err, kerr.InvalidTopicException), errors.Is(err, kerr.InvalidPartitions):
 			return fmt.Errorf("%w: %s: %w", err, deref(r.ErrorMessage), system.ErrUsage)
 		case err != nil:

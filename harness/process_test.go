@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -412,10 +413,11 @@ func TestSuiteOnTwoSystems(t *testing.T) {
 	sc := &s.Scenarios[0]
 	sc.Targets = map[string]plan.Role{"database": plan.On("database", plan.One)}
 	sc.Destinations = []Destination{{Name: "retry", Partitions: 3}, {Name: "dead", DeadLetter: true}}
-	sc.Tables = []string{"orders"}
+	sc.Tables = []string{"orders", ledger.TableDeadLetter}
 	for i := range sc.Arms {
 		sc.Arms[i].Producer.Incarnations = []Incarnation{{HoldAt: "ordered", HoldNth: 3, HoldIf: worker.Match{Key: &key}}}
 		sc.Arms[i].WithNode = map[string]map[string]string{"database": {"shared": "yes"}}
+		sc.Arms[i].Letters.Others = i
 	}
 	var mu sync.Mutex
 	var calls []string
@@ -433,6 +435,7 @@ func TestSuiteOnTwoSystems(t *testing.T) {
 	sc.Snapshot = func(_ context.Context, e ArmEnv, sink func(ledger.Event)) error {
 		called("snapshot", e)
 		sink(ledger.Event{Kind: ledger.SnapshotEnd, Text: "orders"})
+		sink(ledger.Event{Kind: ledger.SnapshotEnd, Text: ledger.TableDeadLetter, Detail: e.Schema})
 		return nil
 	}
 	sc.Cleanup = func(_ context.Context, e ArmEnv) error { called("cleanup", e); return nil }
@@ -457,11 +460,16 @@ func TestSuiteOnTwoSystems(t *testing.T) {
 		t.Errorf("clusters %v, targets %v", res.Clusters, got.Repeats[0].Targets)
 	}
 	arm := got.Repeats[0].Arms[0]
-	if ds := arm.Header.Destinations; len(ds) != 3 || ds[1].Partitions != 3 || !ds[2].DeadLetter || !slices.Equal(arm.Header.Tables, []string{"orders"}) || arm.Header.Settings["with database"] != "1" {
+	if ds := arm.Header.Destinations; len(ds) != 3 || ds[1].Partitions != 3 || !ds[2].DeadLetter || !slices.Equal(arm.Header.Tables, sc.Tables) || arm.Header.Settings["with database"] != "1" {
 		t.Errorf("header %+v", arm.Header)
 	}
-	if ends := find(events(t, cfg, arm), ledger.SnapshotEnd, "orders"); len(ends) != 1 {
-		t.Errorf("ends of the snapshot %v", ends)
+	for i, arm := range got.Repeats[0].Arms { // an arm that names no letters may leave none
+		if l := arm.Header.Chain.Letters; l == nil || l.Others != i || len(l.Events)+len(l.Passing) > 0 {
+			t.Errorf("%s may leave %+v", arm.Name, l)
+		}
+	}
+	if ends := find(events(t, cfg, arm), ledger.SnapshotEnd, "orders"); len(ends) != 1 || ends[0].Detail == "" || ends[0].Detail != arm.Header.Space {
+		t.Errorf("ends of the snapshot %v, the arm's schema %q", ends, arm.Header.Space)
 	}
 	for _, dir := range []string{"database-2", "memory-1"} {
 		if _, err := os.Stat(filepath.Join(cfg.Out, logsDir, dir)); err != nil && dir == "memory-1" {
@@ -612,5 +620,22 @@ func TestProcessesThatCannotRun(t *testing.T) {
 		if _, err := Run(t.Context(), testConfig(t, testSuite(sc))); !errors.Is(err, system.ErrUsage) {
 			t.Errorf("%s: error %v", name, err)
 		}
+	}
+}
+
+// What an arm's own workers are to do is evidence by number and by point.
+func TestPlannedStrikes(t *testing.T) {
+	a := Arm{
+		Producer:  Producer{Incarnations: []Incarnation{{CrashAt: "before"}, {CrashAt: "after"}, {HoldAt: "there"}}},
+		Processes: []Process{{Name: "relay", CrashAt: "mark"}, {Name: "consumer"}},
+	}
+	times, ends := a.planned(ledger.Evidence{
+		Bites: []string{"crash-producer", "hold-producer", "crash-relay"}, Ends: []string{"producer-1", "producer-2", "producer-3", "relay", "consumer"},
+	})
+	if !maps.Equal(times, map[string]int{"crash-producer": 2}) || !maps.Equal(ends, map[string]string{"producer-1": "before", "producer-2": "after", "relay": "mark"}) {
+		t.Errorf("times %v, ends %v", times, ends)
+	}
+	if times, ends := a.planned(ledger.Evidence{}); len(times)+len(ends) != 0 {
+		t.Errorf("nobody asked for %v, %v", times, ends)
 	}
 }

@@ -36,7 +36,7 @@ const (
 	// jvm keeps the machines small and their start short. The controller looks into java.lang.
 	jvm        = "-Xss256k -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Drmq.logback.configurationFile=" + logFile + " --add-opens=java.base/java.lang=ALL-UNNAMED"
 	jvmNamesrv = jvm + " -Xms64m -Xmx64m"
-	jvmBroker  = jvm + " -Xms256m -Xmx256m -XX:MaxDirectMemorySize=128m"
+	jvmBroker  = jvm + " -Xms256m -Xmx256m -XX:MaxDirectMemorySize=256m"
 
 	confDir   = "/etc/conform/"
 	startFile = confDir + "start.sh"

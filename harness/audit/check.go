@@ -43,7 +43,7 @@ func register(c check) {
 
 // The rules of evidence have a version among those of the checks, raised whenever the same ledger may be
 // found to prove more or less. Ledgers that name none are of version 1; since version 2 they hold the end
-// positions at quiescence and the length of what each worker wrote.
+// positions at quiescence and the length of what each worker wrote, since version 3 Expect.Also may name attributions.
 const (
 	// EvidenceRules is the name of the rules of evidence among the checks.
 	EvidenceRules   = "evidence"

@@ -277,14 +277,16 @@ func (o *ordering) one(ctx context.Context, ev chain.Event) error {
 	delete(o.at, ev.ID)
 	o.mu.Unlock()
 	if o.claims {
-		if err != nil {
-			return nil
-		}
 		stream, seq := ledger.SplitEventID(ev.ID)
-		o.s.Count(worker.Counts{Claimed: 1})
-		o.s.Record(ledger.Event{
+		e := ledger.Event{
 			Kind: ledger.Claimed, Stream: stream, Seq: seq, EventID: ev.ID, Claim: ledger.ClaimSent, At: worker.Now(), Sent: began,
-		})
+		}
+		if err != nil {
+			e.Claim = ledger.ClaimFailed // that is an answer, too
+		} else {
+			o.s.Count(worker.Counts{Claimed: 1})
+		}
+		o.s.Record(e)
 		return nil
 	}
 	if this.committed {

@@ -295,6 +295,8 @@ func (a *auditor) see(s *segment, e *ledger.Event) {
 				*f |= told
 			case e.Claim == ledger.ClaimFailed && e.Stream == 0:
 				*f |= toldFailed
+			case e.Claim == ledger.ClaimFailed:
+				*f |= answeredNo
 			}
 		}
 	case ledger.Stored:
@@ -363,7 +365,7 @@ func (a *auditor) complete(s *segment, e *ledger.Event) {
 	if a.times != nil {
 		a.times.answer(e)
 	}
-	answered := *m&claimed != 0 || a.chained() && e.EventID != 0 && *a.facts(e)&told != 0
+	answered := *m&claimed != 0 || a.chained() && e.EventID != 0 && *a.facts(e)&(told|answeredNo) != 0
 	if first && e.Sent != 0 && !answered {
 		a.stall.wait(s, e.ID(), e.Sent, e.At)
 	}

@@ -22,6 +22,7 @@ const (
 	unaccepted                    // the broker refused a message of it
 	told                          // the caller, or a relay's outbox, was told that it was sent
 	toldFailed                    // the application's last word was that it failed
+	answeredNo                    // a caller was told that it was not sent
 	inStore                       // a message of it is in the store
 	gone                          // a message of it was confirmed below the start of the log
 	unroutable                    // the broker said so

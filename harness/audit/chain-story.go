@@ -164,7 +164,12 @@ func (t *teller) seeChain(s *segment, e *ledger.Event) bool {
 		}
 		return false
 	case ledger.Claimed:
-		c.facts |= map[ledger.Claim]facts{ledger.ClaimSent: told, ledger.ClaimFailed: toldFailed}[e.Claim]
+		switch {
+		case e.Claim == ledger.ClaimSent:
+			c.facts |= told
+		case e.Claim == ledger.ClaimFailed && e.Stream == 0:
+			c.facts |= toldFailed
+		}
 		return false
 	case ledger.Stored:
 		c.facts |= inStore

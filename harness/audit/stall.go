@@ -9,7 +9,7 @@ import (
 )
 
 func init() {
-	register(check{name: Stall, version: 3, reports: []string{Stall}, start: func(a *auditor) any {
+	register(check{name: Stall, version: 4, reports: []string{Stall}, start: func(a *auditor) any {
 		a.stall = &stallCheck{a: a}
 		return a.stall
 	}})
@@ -131,6 +131,9 @@ func (c *stallCheck) open() error {
 		}
 		st := a.index.stream(e.Stream)
 		if to-e.At <= c.waited || c.inBackground(s) || a.header.Chain.Ordered && !st.publishes && len(st.pages) == 0 {
+			return
+		}
+		if e.EventID != 0 && a.chained() && *a.facts(e)&answeredNo != 0 {
 			return
 		}
 		for seq := e.Seq; seq < e.To; seq++ {

@@ -23,6 +23,12 @@ func TestWhoseWaitIsAStall(t *testing.T) {
 	never := func(js []mutate.Journal) {
 		js[2].Events = slices.DeleteFunc(js[2].Events, func(e ledger.Event) bool { return e.Kind == ledger.Complete && e.Stream == 2 && e.Seq == 0 })
 	}
+	told := func(claim ledger.Claim) func(js []mutate.Journal) { // the caller of what stream 2 sends is told so in time
+		return func(js []mutate.Journal) {
+			js[2].Events = slices.Insert(js[2].Events, 1,
+				ledger.Event{Kind: ledger.Claimed, Stream: 2, Seq: 0, EventID: orderID(0), Claim: claim, Sent: 30 * ms, At: 32 * ms})
+		}
+	}
 	call := func(waits int64) func(js []mutate.Journal) { // a caller is told "sent" so long after it began to wait
 		return func(js []mutate.Journal) {
 			js[1].Events = slices.Insert(js[1].Events, len(js[1].Events)-1,
@@ -47,6 +53,8 @@ func TestWhoseWaitIsAStall(t *testing.T) {
 		{"a caller's who is told late, with a job in the background", []string{"relay-1"}, call(20 * ms), "stall=1!"},
 		{"a caller's who is told in time", []string{"relay-1"}, call(2 * ms), ""},
 		{"a caller's and a job's", []string{"relay-1"}, both(slow, call(20*ms)), "stall=1!"},
+		{"a caller's who is told in time that it was not sent, of an attempt that goes on", nil, both(slow, told(ledger.ClaimFailed)), ""},
+		{"the same, of one that never ends", nil, both(never, told(ledger.ClaimFailed)), ""},
 		{"an attempt that ends when its caller was long told", nil, both(slow, call(2*ms)), ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

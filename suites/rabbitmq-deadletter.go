@@ -31,6 +31,10 @@ func init() {
 	})
 }
 
+// lettered is how many messages each arm must have in the state that the fault is about. What a queue keeps meanwhile it hands
+// over slowly, 32 at a time (dead_letter_worker_consumer_prefetch).
+const lettered = 80
+
 // expiring is a queue whose messages are dead-lettered after a moment, since nobody consumes them.
 func expiring(target, strategy string) map[string]string {
 	return with(quorumQueue, "x-message-ttl", "300", "x-overflow", "reject-publish", "dead-letter", target, "x-dead-letter-strategy", strategy)
@@ -38,7 +42,7 @@ func expiring(target, strategy string) map[string]string {
 
 // deadLettered fills in what the scenarios have whose messages nobody consumes.
 func deadLettered(s harness.Scenario) harness.Scenario {
-	s.Load = harness.Load{Rate: 200}
+	s.Load = harness.Load{Rate: 60}
 	s.Drained = deadLettersDrained
 	s.Redelivery = 5 * time.Second // dead_letter_worker_publisher_confirm_timeout, with room
 	return s
@@ -69,7 +73,7 @@ func rabbitDeadLetterTargetMissing() harness.Scenario {
 		Arms:    []harness.Arm{guarded("guarded"), onceAtMost("at-most-once", "quorum"), guarded("guarded-binding"), onceAtMost("at-most-once-binding", "quorum")},
 		Steps: []plan.Step{
 			{
-				Name: "exchange-gone", Until: []plan.State{{Kind: plan.Confirmed, N: struck}},
+				Name: "exchange-gone", Until: []plan.State{{Kind: plan.Confirmed, N: lettered}},
 				Inject: &plan.Exposure{Fault: "dead-letters-cut", Target: "leader", Params: map[string]string{"what": "exchange"}, Arms: exchange},
 			},
 			{
@@ -80,14 +84,14 @@ func rabbitDeadLetterTargetMissing() harness.Scenario {
 			{Name: "nowhere", Until: []plan.State{
 				{Kind: plan.Bit, Since: "exchange-gone"},
 				{Kind: plan.Bit, Since: "binding-gone"},
-				{Kind: plan.Confirmed, N: struck, Since: "binding-gone"},
+				{Kind: plan.Confirmed, N: lettered, Since: "binding-gone"},
 				{Kind: plan.Elapsed, Hold: 2 * time.Second, Since: "binding-gone"},
 			}},
 			{Name: "exchange-back", Heal: "exchange-gone"},
 			{Name: "binding-back", Heal: "binding-gone"},
-			{Name: "recovered", Until: []plan.State{{Kind: plan.Confirmed, N: struck, Since: "binding-back"}}},
+			{Name: "recovered", Until: []plan.State{{Kind: plan.Confirmed, N: lettered, Since: "binding-back"}}},
 		},
-		Evidence: ledger.Evidence{Before: struck, After: struck, Bites: []string{"exchange-gone", "binding-gone"}},
+		Evidence: ledger.Evidence{Before: lettered, After: lettered, Bites: []string{"exchange-gone", "binding-gone"}},
 	})
 }
 
@@ -108,13 +112,13 @@ func rabbitDeadLetterTargetDown() harness.Scenario {
 		},
 		Steps: []plan.Step{
 			{
-				Name: "killed", Until: []plan.State{{Kind: plan.Confirmed, N: struck}},
+				Name: "killed", Until: []plan.State{{Kind: plan.Confirmed, N: lettered}},
 				Inject: &plan.Exposure{Fault: "node-killed", Target: "target"},
 			},
-			{Name: "restarted", Until: []plan.State{{Kind: plan.Bit, Since: "killed"}, {Kind: plan.Confirmed, N: struck, Since: "killed"}}, Heal: "killed"},
-			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "restarted"}}},
+			{Name: "restarted", Until: []plan.State{{Kind: plan.Bit, Since: "killed"}, {Kind: plan.Confirmed, N: lettered, Since: "killed"}}, Heal: "killed"},
+			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: lettered, Since: "restarted"}}},
 		},
-		Evidence:    ledger.Evidence{Before: struck, After: struck, Bites: []string{"killed"}},
+		Evidence:    ledger.Evidence{Before: lettered, After: lettered, Bites: []string{"killed"}},
 		Destructive: true,
 	})
 }
@@ -138,13 +142,13 @@ func rabbitTransientInTarget() harness.Scenario {
 		Arms:    []harness.Arm{arm("guarded", harness.Guarded, "classic", "true"), arm("quorum-target", harness.Guarded, "quorum", "false"), control},
 		Steps: []plan.Step{
 			{
-				Name: "stopped", Until: []plan.State{{Kind: plan.Confirmed, N: 2 * struck}},
+				Name: "stopped", Until: []plan.State{{Kind: plan.Confirmed, N: 2 * lettered}},
 				Inject: &plan.Exposure{Fault: "node-stopped", Target: "target"},
 			},
 			{Name: "started", Until: []plan.State{{Kind: plan.Bit, Since: "stopped"}}, Heal: "stopped"},
-			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "started"}}},
+			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: lettered, Since: "started"}}},
 		},
-		Evidence:    ledger.Evidence{Before: struck, After: struck, Bites: []string{"stopped"}},
+		Evidence:    ledger.Evidence{Before: lettered, After: lettered, Bites: []string{"stopped"}},
 		Destructive: true,
 	})
 }
@@ -169,17 +173,17 @@ func rabbitTargetOverflows() harness.Scenario {
 		},
 		Steps: []plan.Step{
 			{
-				Name: "limited", Until: []plan.State{{Kind: plan.Confirmed, N: struck}},
-				Inject: &plan.Exposure{Fault: "queue-limited", Target: "leader", Params: map[string]string{"of": "dead-letters", "max-length": "100"}},
+				Name: "limited", Until: []plan.State{{Kind: plan.Confirmed, N: lettered}},
+				Inject: &plan.Exposure{Fault: "queue-limited", Target: "leader", Params: map[string]string{"of": "dead-letters", "max-length": "40"}},
 			},
 			// Here time itself is part of the fault: messages expire.
 			{Name: "full", Until: []plan.State{
-				{Kind: plan.Bit, Since: "limited"}, {Kind: plan.Confirmed, N: struck, Since: "limited"}, {Kind: plan.Elapsed, Hold: 2 * time.Second, Since: "limited"},
+				{Kind: plan.Bit, Since: "limited"}, {Kind: plan.Confirmed, N: lettered, Since: "limited"}, {Kind: plan.Elapsed, Hold: 2 * time.Second, Since: "limited"},
 			}},
 			{Name: "lifted", Heal: "limited"},
-			{Name: "recovered", Until: []plan.State{{Kind: plan.Confirmed, N: struck, Since: "lifted"}}},
+			{Name: "recovered", Until: []plan.State{{Kind: plan.Confirmed, N: lettered, Since: "lifted"}}},
 		},
-		Evidence: ledger.Evidence{Before: struck, After: struck, Bites: []string{"limited"}},
+		Evidence: ledger.Evidence{Before: lettered, After: lettered, Bites: []string{"limited"}},
 	})
 }
 

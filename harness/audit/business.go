@@ -308,7 +308,7 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 		if chain.Orders == "" || chain.Orders == ledger.TableOutbox { // else the outbox knows only what it was told
 			*f |= rowFound
 		}
-		if chain.Published != "" && e.Text != chain.Published {
+		if chain.Published != "" && e.Text != chain.Published && e.Text != ledger.RowGivenUp {
 			*f |= unmarked
 		}
 		return

@@ -42,6 +42,7 @@ func TestOrdersBesideTheOutbox(t *testing.T) {
 		{"in doubt, and committed", chain{orders: "info ok", rows: "0 1"}, []int{0, 1}, "published", "", Held},
 		{"in doubt, and not committed", chain{orders: "info ok", rows: "1"}, []int{1}, "published", "phantom-effect=1! published-uncommitted=1!", Broke},
 		{"no row says that it was published", chain{orders: two}, []int{0, 1}, "pending", "", ArmInconclusive},
+		{"given up though the broker has them", chain{orders: two}, []int{0, 1}, ledger.RowGivenUp, "", Held},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -193,6 +193,9 @@ const (
 	TableDeadLetter = "dead_letter"
 )
 
+// RowGivenUp is the state of a row of the outbox that its relay has given up, whether the broker has its event or not.
+const RowGivenUp = "given up"
+
 // View says which of a store's views a Stored event was read in.
 type View uint8
 

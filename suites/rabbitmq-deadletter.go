@@ -127,7 +127,8 @@ func rabbitTransientInTarget() harness.Scenario {
 	arm := func(name string, role harness.Role, target, persistent string) harness.Arm {
 		return harness.Arm{
 			Name: name, Role: role, Client: with(awaited, "persistent", persistent),
-			Destination: with(expiring(target, "at-least-once"), elsewhereTo...),
+			// What is published when the node begins to stop is in the target before it has.
+			Destination: with(expiring(target, "at-least-once"), append([]string{"x-message-ttl", "20"}, elsewhereTo...)...),
 		}
 	}
 	control := arm("transient", harness.Control, "classic", "false")

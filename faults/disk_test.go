@@ -57,7 +57,7 @@ func TestPowerIsCutAtOnceAndSaysWhatWasConfirmed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, err := i.Evidence(t.Context())
-	if err != nil || !e.Bit || !strings.HasSuffix(e.Detail, "messages confirmed since then: guarded 18") {
+	if err != nil || !e.Bit || !strings.HasSuffix(e.AtRisk, "messages confirmed since all was made durable: guarded 18") {
 		t.Errorf("evidence %+v, %v", e, err)
 	}
 	if err := i.Heal(t.Context()); err != nil || strings.Join(c.log, ",") != "cut a,cut b,heal canaries" {

@@ -59,7 +59,7 @@ type powerCut struct {
 func (p *powerCut) Evidence(ctx context.Context) (system.Evidence, error) {
 	e, err := p.Injection.Evidence(ctx)
 	if p.confirmed != "" {
-		e.AtRisk += "; " + p.confirmed
+		e.AtRisk = strings.TrimPrefix(e.AtRisk+"; "+p.confirmed, "; ")
 	}
 	return e, err
 }

@@ -153,7 +153,7 @@ func (o *Outage) read(disks []*Disk, facts [][]string) error {
 }
 
 // Evidence says whether the power cut bit: on every disk the fsynced canary is there and the other one gone, and the load
-// before it was short enough that the kernel has not written anything back by itself. 
+// before it was short enough that the kernel has not written anything back by itself.
 func (o Outage) Evidence() (bit bool, detail string) {
 	bit = len(o.Disks) > 0
 	words := []string{fmt.Sprintf("cut in %s", o.Took.Round(time.Millisecond))}

@@ -165,16 +165,22 @@ func TestSends(t *testing.T) {
 		"refused":    {[]command{full}, nil, system.Receipt{Outcome: ledger.Failed, Offset: -1, Err: "IN_SYNC_REPLICAS_NOT_ENOUGH"}, 1},
 		"unanswered": {[]command{{Code: silent}}, map[string]string{"timeout.ms": "50"}, system.Receipt{Offset: -1, Err: "timeout"}, 1},
 		"confirmed at last": {
-			[]command{{Code: silent}, stored(answerFlushSlaveTimeout), full, stored(0)}, map[string]string{"timeout.ms": "50", "retries": "3", "backoff.ms": "1"},
-			system.Receipt{Outcome: ledger.OK, Offset: 7}, 4,
+			[]command{{Code: silent}, stored(answerFlushSlaveTimeout), full, stored(0)},
+			map[string]string{"timeout.ms": "50", "retries": "3", "backoff.ms": "1"},
+			system.Receipt{Outcome: ledger.OK, Offset: 7},
+			4,
 		},
 		"refused after doubt": { // the first one may be stored
-			[]command{{Code: silent}, full}, map[string]string{"timeout.ms": "50", "retries": "1", "backoff.ms": "1"},
-			system.Receipt{Offset: -1, Err: "IN_SYNC_REPLICAS_NOT_ENOUGH"}, 2,
+			[]command{{Code: silent}, full},
+			map[string]string{"timeout.ms": "50", "retries": "1", "backoff.ms": "1"},
+			system.Receipt{Offset: -1, Err: "IN_SYNC_REPLICAS_NOT_ENOUGH"},
+			2,
 		},
 		"refused each time": {
-			[]command{full}, map[string]string{"retries": "2", "backoff.ms": "1"},
-			system.Receipt{Outcome: ledger.Failed, Offset: -1, Err: "IN_SYNC_REPLICAS_NOT_ENOUGH"}, 3,
+			[]command{full},
+			map[string]string{"retries": "2", "backoff.ms": "1"},
+			system.Receipt{Outcome: ledger.Failed, Offset: -1, Err: "IN_SYNC_REPLICAS_NOT_ENOUGH"},
+			3,
 		},
 		"one-way": {[]command{stored(0)}, map[string]string{"mode": "one-way"}, system.Receipt{Offset: -1}, 1},
 	} {

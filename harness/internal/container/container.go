@@ -246,17 +246,27 @@ func (c *Container) waitExit(ctx context.Context) error {
 }
 
 // Pause freezes all processes of the container (cgroup freezer): it answers nothing, its connections stay. Pausing a
-// paused one is no error.
+// paused one is no error. A process that waits for its disk cannot be frozen until that answers, which the runtime does not
+// wait for long enough ("unable to freeze"): it is asked again for a while.
 func (c *Container) Pause(ctx context.Context) error {
-	_, err := c.engine.api.ContainerPause(ctx, c.ID, client.ContainerPauseOptions{})
-	if err == nil {
-		return nil
+	deadline := time.Now().Add(freezePatience)
+	for {
+		_, err := c.engine.api.ContainerPause(ctx, c.ID, client.ContainerPauseOptions{})
+		if err == nil {
+			return nil
+		}
+		state, stateErr := c.State(ctx)
+		switch {
+		case stateErr == nil && state.Paused:
+			return nil
+		case stateErr != nil, !state.Running, !strings.Contains(err.Error(), "unable to freeze"), time.Now().After(deadline), ctx.Err() != nil:
+			return fmt.Errorf("pause container %s: %w", c.Name, err)
+		}
 	}
-	if state, stateErr := c.State(ctx); stateErr == nil && state.Paused {
-		return nil
-	}
-	return fmt.Errorf("pause container %s: %w", c.Name, err)
 }
+
+// freezePatience is how long a container's processes may wait for their disk before they can be frozen.
+const freezePatience = 10 * time.Second
 
 // Unpause thaws the container. Unpausing one that is not paused, or not running, is no error.
 func (c *Container) Unpause(ctx context.Context) error {

@@ -52,11 +52,15 @@ func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Co
 	if from == "last" {
 		where = rmqconsumer.ConsumeFromLastOffset
 	}
-	k.client, err = rmq.NewPullConsumer(
+	options := []rmqconsumer.Option{
 		rmqconsumer.WithNsResolver(primitive.NewPassthroughResolver([]string{namesrv})),
 		rmqconsumer.WithGroupName(k.group), rmqconsumer.WithInstance(instance(c.ClientID)), rmqconsumer.WithConsumeFromWhere(where),
-		rmqconsumer.WithRemotingTimeout(dialTimeout, readTimeout2, writeTimeout), rmqconsumer.WithStrategy(k.allocate),
-	)
+		rmqconsumer.WithStrategy(k.allocate),
+	}
+	consumerTimeouts.Do(func() {
+		options = append(options, rmqconsumer.WithRemotingTimeout(dialTimeout, readTimeout2, writeTimeout))
+	})
+	k.client, err = rmq.NewPullConsumer(options...)
 	if err != nil {
 		return nil, fmt.Errorf("open consumer %s: make client: %w", c.ClientID, err)
 	}

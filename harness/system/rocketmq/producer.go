@@ -74,16 +74,23 @@ type producer struct {
 	opened time.Time
 }
 
+// The library keeps the timeouts of all its clients in one variable, which their goroutines read without a lock: it is set
+// once, by the first producer and by the first consumer.
+var producerTimeouts, consumerTimeouts sync.Once
+
 // connect opens a client of the library. The manual selector sends a message to the queue that it names.
 func (p *producer) connect() (rmq.Producer, error) {
-	client, err := rmq.NewProducer(
+	options := []rmqproducer.Option{
 		rmqproducer.WithNsResolver(primitive.NewPassthroughResolver([]string{p.namesrv})),
 		rmqproducer.WithGroupName(topicName(p.config.ClientID)), rmqproducer.WithInstanceName(instance(p.config.ClientID)),
 		rmqproducer.WithRetry(0), rmqproducer.WithSendMsgTimeout(p.timeout),
 		rmqproducer.WithQueueSelector(rmqproducer.NewManualQueueSelector()),
 		rmqproducer.WithCompressMsgBodyOverHowmuch(neverCompressed),
-		rmqproducer.WithRemotingTimeout(dialTimeout, readTimeout2, writeTimeout),
-	)
+	}
+	producerTimeouts.Do(func() {
+		options = append(options, rmqproducer.WithRemotingTimeout(dialTimeout, readTimeout2, writeTimeout))
+	})
+	client, err := rmq.NewProducer(options...)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}

@@ -133,19 +133,25 @@ func (b Bench) dsn(client string) string {
 	return ""
 }
 
+// message is the next one to send.
+func (l *load) message() system.Message {
+	l.mu.Lock()
+	id := ledger.MessageID{Stream: l.stream, Seq: l.next}
+	l.next++
+	l.mu.Unlock()
+	return system.Message{
+		ID:      id,
+		Key:     []byte(ledger.KeyName(ledger.KeyOf(l.bench.Seed, id, 4))),
+		Payload: ledger.AppendPayload(nil, l.bench.Seed, l.bench.tag(l.name), id, 0, 200),
+	}
+}
+
 // send hands n more messages to the client.
 func (l *load) send(ctx context.Context, n int) {
 	for range n {
-		l.mu.Lock()
-		seq := l.next
-		l.next++
-		l.mu.Unlock()
-		id := ledger.MessageID{Stream: l.stream, Seq: seq}
-		l.producer.Send(ctx, system.Message{
-			ID:      id,
-			Key:     []byte(ledger.KeyName(ledger.KeyOf(l.bench.Seed, id, 4))),
-			Payload: ledger.AppendPayload(nil, l.bench.Seed, l.bench.tag(l.name), id, 0, 200),
-		}, func(r system.Receipt) {
+		m := l.message()
+		seq := m.ID.Seq
+		l.producer.Send(ctx, m, func(r system.Receipt) {
 			l.mu.Lock()
 			if _, again := l.receipts[seq]; again {
 				l.twice = append(l.twice, seq)

@@ -198,18 +198,10 @@ func (l *load) charge(ctx context.Context, d time.Duration, seen func(time.Durat
 		case <-ctx.Done():
 			return nil // what is under way ends with the client
 		}
-		l.mu.Lock()
-		seq := l.next
-		l.next++
-		l.mu.Unlock()
-		id, began := ledger.MessageID{Stream: l.stream, Seq: seq}, time.Now()
-		l.producer.Send(context.WithoutCancel(ctx), system.Message{
-			ID:      id,
-			Key:     []byte(ledger.KeyName(ledger.KeyOf(l.bench.Seed, id, 4))),
-			Payload: ledger.AppendPayload(nil, l.bench.Seed, l.bench.tag(l.name), id, 0, 200),
-		}, func(r system.Receipt) {
+		m, began := l.message(), time.Now()
+		l.producer.Send(context.WithoutCancel(ctx), m, func(r system.Receipt) {
 			l.mu.Lock()
-			l.receipts[seq] = r
+			l.receipts[m.ID.Seq] = r
 			if seen != nil && r.Outcome == ledger.OK && ctx.Err() == nil {
 				seen(time.Since(began))
 			}

@@ -24,7 +24,7 @@ func Audit(h ledger.Header, open Open) (Verdict, error) {
 		return Verdict{}, fmt.Errorf("audit %s: %w", armName(h), err)
 	}
 	verdict := a.judge()
-	if err := tellSamples(h, open, v, &verdict); err != nil {
+	if err := tellSamples(h, open, v, a.dropped, &verdict); err != nil {
 		return Verdict{}, err
 	}
 	return verdict, nil
@@ -148,8 +148,8 @@ type auditor struct {
 	}
 	ran map[string]int
 
-	dropped    map[ledger.MessageID]string // why the broker says that it let go of what is lost
-	unfinished map[findingKey]bool         // findings of messages of which some never completed
+	dropped    map[ledger.MessageID]*ledger.Event // what the broker says of its letting go of what is lost
+	unfinished map[findingKey]bool                // findings of messages of which some never completed
 	// Of messages confirmed before the first strike, when the last one was that is lost, and that is there.
 	lastLost, lastKept map[partitionKey]int64
 
@@ -564,9 +564,7 @@ var flagged = [...]struct {
 // keysOf returns the findings that a message is part of.
 func (a *auditor) keysOf(s *stream, seq uint64, f flags, dst []findingKey) []findingKey {
 	if key, lost, _ := a.lost(s, seq, f); lost {
-		if why := a.dropped[ledger.MessageID{Stream: s.id, Seq: seq}]; why != "" && key.attribution == Broker {
-			key.attribution = why
-		}
+		key = key.droppedAs(a.dropped[ledger.MessageID{Stream: s.id, Seq: seq}])
 		dst = append(dst, key)
 	}
 	if key, stray := strayAs(f, s.invoked(seq)); stray {

@@ -53,7 +53,9 @@ func dropView(view ledger.View) func(js []journal) {
 // drops makes the broker say that it has let go of n messages from a time on.
 func drops(why string, from, n int64) func(js []journal) {
 	return func(js []journal) {
-		js[reader].Events = slices.Insert(js[reader].Events, 0, ledger.Event{Kind: ledger.Dropped, Text: why, Sent: from, At: math.MaxInt64, Count: n})
+		js[reader].Events = slices.Insert(js[reader].Events, 0, ledger.Event{
+			Kind: ledger.Dropped, Text: why, Detail: "no binding", Sent: from, At: math.MaxInt64, Count: n,
+		})
 	}
 }
 

@@ -169,7 +169,7 @@ func (c *lostCheck) compacted() error {
 
 // dropped finds, for the messages that are confirmed and absent, the reason for which the broker says that it has let go of
 // so many of them. What goes beyond its count is its loss.
-func (c *lostCheck) dropped() (map[ledger.MessageID]string, error) {
+func (c *lostCheck) dropped() (map[ledger.MessageID]*ledger.Event, error) {
 	drops := c.a.survey.drops
 	if len(drops) == 0 {
 		return nil, nil
@@ -178,23 +178,32 @@ func (c *lostCheck) dropped() (map[ledger.MessageID]string, error) {
 	for _, d := range drops {
 		left[d.Text] = max(left[d.Text], d.Count)
 	}
-	reasons := map[ledger.MessageID]string{}
+	reasons := map[ledger.MessageID]*ledger.Event{}
 	_, err := scan(c.a.open, func(_ *segment, e *ledger.Event) {
 		if e.Kind != ledger.Complete || e.Outcome != ledger.OK || e.Stream == 0 {
 			return
 		}
-		if reasons[e.ID()] != "" || c.a.deliveries.queued(e.ID()) || *c.a.index.stream(e.Stream).flagsOf(e.Seq)&(stored|belowStart) != 0 {
+		if reasons[e.ID()] != nil || c.a.deliveries.queued(e.ID()) || *c.a.index.stream(e.Stream).flagsOf(e.Seq)&(stored|belowStart) != 0 {
 			return
 		}
-		for _, d := range drops {
+		for i := range drops {
+			d := &drops[i]
 			if d.Pos.Destination == e.Pos.Destination && e.Sent <= d.At && e.At >= d.Sent && left[d.Text] > 0 {
 				left[d.Text]--
-				reasons[e.ID()] = d.Text
+				reasons[e.ID()] = d
 				return
 			}
 		}
 	}, ledger.Complete)
 	return reasons, err
+}
+
+// droppedAs is the finding of a message of which the broker says that it has let go, if it says so.
+func (k findingKey) droppedAs(d *ledger.Event) findingKey {
+	if d != nil && k.anomaly == Lost && k.attribution == Broker {
+		k.attribution = d.Text
+	}
+	return k
 }
 
 func (c *lostCheck) conclude() error {
@@ -224,9 +233,7 @@ func (c *lostCheck) conclude() error {
 			if !lost {
 				return
 			}
-			if why := c.a.dropped[ledger.MessageID{Stream: s.id, Seq: seq}]; why != "" && key.attribution == Broker {
-				key.attribution = why
-			}
+			key = key.droppedAs(c.a.dropped[ledger.MessageID{Stream: s.id, Seq: seq}])
 			region := Middle
 			switch {
 			case !found || seq > last:

@@ -13,7 +13,7 @@ import (
 
 // tellSamples adds the stories of all samples to a verdict. The first sample of the worst finding is
 // the one to be told first.
-func tellSamples(h ledger.Header, open Open, v *survey, verdict *Verdict) error {
+func tellSamples(h ledger.Header, open Open, v *survey, dropped map[ledger.MessageID]*ledger.Event, verdict *Verdict) error {
 	var ids []ledger.MessageID
 	seen := map[ledger.MessageID]bool{}
 	events := map[ledger.MessageID]bool{}
@@ -31,7 +31,7 @@ func tellSamples(h ledger.Header, open Open, v *survey, verdict *Verdict) error 
 	if len(ids) == 0 {
 		return nil
 	}
-	stories, err := tell(h, open, v, ids, events)
+	stories, err := tell(h, open, v, dropped, ids, events)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,15 @@ func Tell(h ledger.Header, open Open, id ledger.MessageID) (Story, error) {
 	if err != nil {
 		return Story{}, fmt.Errorf("tell the story of %s in %s: %w", id, armName(h), err)
 	}
-	stories, err := tell(h, open, v, []ledger.MessageID{id}, nil)
+	var dropped map[ledger.MessageID]*ledger.Event
+	if len(v.drops) > 0 { // what the broker let go of is known of all that is lost together only
+		a := newAuditor(h, open, v)
+		if err := a.run(); err != nil {
+			return Story{}, fmt.Errorf("tell the story of %s in %s: %w", id, armName(h), err)
+		}
+		dropped = a.dropped
+	}
+	stories, err := tell(h, open, v, dropped, []ledger.MessageID{id}, nil)
 	if err != nil {
 		return Story{}, err
 	}
@@ -63,7 +71,9 @@ func Tell(h ledger.Header, open Open, id ledger.MessageID) (Story, error) {
 // tell makes one pass for the stories of any number of messages, and one more if what stands at the
 // position of a lost one is to be found. In a chain the story of a message is that of its business event,
 // with all messages that carried it; events lists those ids that are a business event's own.
-func tell(h ledger.Header, open Open, v *survey, ids []ledger.MessageID, events map[ledger.MessageID]bool) ([]Story, error) {
+func tell(
+	h ledger.Header, open Open, v *survey, dropped map[ledger.MessageID]*ledger.Event, ids []ledger.MessageID, events map[ledger.MessageID]bool,
+) ([]Story, error) {
 	tellers := make([]*teller, len(ids))
 	byStream := map[uint32][]*teller{} // by seq
 	byEvent := map[uint64][]*teller{}
@@ -76,7 +86,7 @@ func tell(h ledger.Header, open Open, v *survey, ids []ledger.MessageID, events 
 		}
 	}
 	for i, id := range ids {
-		t := &teller{header: h, id: id, survey: v}
+		t := &teller{header: h, id: id, survey: v, dropped: dropped[id]}
 		tellers[i] = t
 		if isChain(h) {
 			t.chain = newChainTeller(h, ledger.EventOf(id, carried[id]))
@@ -174,6 +184,7 @@ type teller struct {
 	header    ledger.Header
 	id        ledger.MessageID
 	survey    *survey
+	dropped   *ledger.Event // what the broker says of its letting go of it
 	lines     []StoryLine
 	flags     flags
 	invoked   bool
@@ -454,11 +465,15 @@ func (t *teller) absent(end *int64) {
 	if t.flags&placed != 0 && len(t.occupants) == 0 && read {
 		t.line(*end, "stored", "nothing stands at %s now", place(t.place))
 	}
+	if t.dropped != nil {
+		t.line(*end, "stored", "the broker says of that time: %s", t.dropped.Detail)
+	}
 }
 
 // verdict sums the story up in a few words and in a sentence.
 func (t *teller) verdict() (title, text string) {
 	if key, lost := lostAs(t.flags, t.invoked); lost {
+		key = key.droppedAs(t.dropped)
 		f := Finding{Anomaly: key.anomaly, Qualifier: key.qualifier, Attribution: key.attribution}
 		return f.Name(), fmt.Sprintf("%s: it %s", f.Name(), MeaningOf(key.attribution))
 	}

@@ -98,7 +98,10 @@ func rabbitCrashBeforeAck() harness.Scenario {
 			{Name: "guarded", Role: harness.Guarded, Destination: quorumQueue, Processes: held("manual"), Code: &harness.Code{Guarded: "Consume"}},
 			{
 				Name: "auto-ack", Role: harness.Control, Destination: quorumQueue, Processes: held("auto"),
-				Break: &harness.Break{Knob: "ack=auto", Place: "effect", Anomaly: "missing-effect", Attribution: "settled-early"},
+				Break: &harness.Break{
+					Knob: "ack=auto", Place: "effect", Anomaly: "missing-effect", Attribution: "settled-early",
+					Also: []string{"missing-effect/broker"}, // let go of by the broker, and not yet read by the one that died
+				},
 			},
 		},
 		Steps: []plan.Step{

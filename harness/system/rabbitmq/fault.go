@@ -211,21 +211,12 @@ func (c *Cluster) Unbind(ctx context.Context, destinations []string) (system.Inj
 		e := system.Evidence{Bit: true, Count: int64(len(destinations))}
 		var details []string
 		for _, name := range destinations {
-			var bindings []struct {
-				Source string `json:"source"`
-			}
-			path := "queues/" + vhost + "/" + url.PathEscape(name) + "/bindings"
-			if err := c.anyNode(ctx, func(n *Node) error { return n.ask(ctx, path, &bindings) }); err != nil {
+			bound, asked, err := c.routing(ctx, name)
+			if err != nil {
 				return system.Evidence{}, err
 			}
-			bound := 0
-			for _, b := range bindings {
-				if b.Source == name {
-					bound++
-				}
-			}
 			e.Bit = e.Bit && bound == 0
-			details = append(details, fmt.Sprintf("%s has %d bindings to its exchange", name, bound))
+			details = append(details, fmt.Sprintf("%d of %d nodes have a binding of %s to its exchange", bound, asked, name))
 		}
 		e.Detail = strings.Join(details, "; ")
 		return e, nil
@@ -234,6 +225,17 @@ func (c *Cluster) Unbind(ctx context.Context, destinations []string) (system.Inj
 		for _, name := range destinations {
 			if err := c.bind(ctx, name, true); err != nil {
 				return fmt.Errorf("bind %s: %w", name, err)
+			}
+			// The others learn of it some milliseconds later, and go on dropping until then.
+			err := c.await(ctx, "all nodes have the binding of "+name, func(ctx context.Context) error {
+				bound, asked, err := c.routing(ctx, name)
+				if err == nil && bound < asked {
+					err = fmt.Errorf("%d of %d have it", bound, asked)
+				}
+				return err
+			})
+			if err != nil {
+				return err
 			}
 			c.regains(name)
 		}
@@ -248,6 +250,31 @@ func (c *Cluster) Unbind(ctx context.Context, destinations []string) (system.Inj
 		}
 	}
 	return f, nil
+}
+
+// binding is what the management interface tells of one.
+type binding struct {
+	Source string `json:"source"` // the exchange, "" for the default one
+}
+
+// routing tells how many nodes have a binding of a destination's queue to its exchange, of those that answer: each routes by
+// its own copy of them.
+func (c *Cluster) routing(ctx context.Context, name string) (bound, asked int, err error) {
+	for _, n := range c.nodes {
+		var bindings []binding
+		if e := n.ask(ctx, "queues/"+vhost+"/"+url.PathEscape(name)+"/bindings", &bindings); e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		asked++
+		if slices.Contains(bindings, binding{Source: name}) {
+			bound++
+		}
+	}
+	if asked > 0 {
+		err = nil
+	}
+	return bound, asked, err
 }
 
 // bind binds a destination's queue to its exchange, or takes the binding away.

@@ -283,8 +283,11 @@ func (n *nemesis) resolve(ctx context.Context, role plan.Role) ([]system.Node, e
 		}
 	}
 	slices.SortFunc(followers, func(a, b system.Node) int { return strings.Compare(a.Name(), b.Name()) })
-	if role == plan.Leader {
+	switch role {
+	case plan.Leader:
 		return []system.Node{first.Leader}, nil
+	case plan.Others:
+		return slices.DeleteFunc(slices.Clone(all), func(node system.Node) bool { return node.Name() == first.Leader.Name() }), nil
 	}
 	if len(followers) == 0 {
 		return nil, fmt.Errorf("%s has no follower", n.w.arms[0].destination)

@@ -21,7 +21,21 @@ import (
 // of roleConsume, as far as they make sense, and those below. With paramPoll "ahead" it takes what comes while it works.
 const roleQueue = "rabbitmq-queue"
 
-func init() { worker.Register(roleQueue, queueRole) }
+// roleQueueWriter is a second producer beside the load, which is a strike: it publishes what the scenario is about.
+const roleQueueWriter = "rabbitmq-other"
+
+// strikeOther names that strike.
+const strikeOther = "other-messages"
+
+func init() {
+	worker.Register(roleQueue, queueRole)
+	worker.Register(roleQueueWriter, func(ctx context.Context, s *worker.Session) error {
+		if err := strike(s, strikeOther, "another producer publishes", "its messages are "+s.Config.Params[paramMessages], 1); err != nil {
+			return err
+		}
+		return writerRole(rabbitmq.Clients{})(ctx, s)
+	})
+}
 
 // The parameters of a consumer of a queue.
 const (

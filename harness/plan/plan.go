@@ -20,6 +20,7 @@ const (
 	Followers     Role = "followers"
 	// LeaderAndOther is all but the follower that Follower picked.
 	LeaderAndOther Role = "leader-and-other"
+	Others         Role = "others"     // all nodes but the leader, whether they hold a replica or not
 	Controller     Role = "controller" // the active controller
 	// DeadLetters is the node that holds the arms' dead-letter destinations.
 	DeadLetters Role = "dead-letters"

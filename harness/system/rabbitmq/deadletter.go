@@ -149,17 +149,26 @@ func (c *Cluster) noDeadLetters(name, why string) {
 }
 
 // goingDown notes whose dead letters have nowhere to go while a node is down.
-func (c *Cluster) goingDown(n *Node) {
+func (c *Cluster) goingDown(ctx context.Context, n *Node) {
+	up := 0
+	for _, other := range c.nodes {
+		if _, err := other.running(ctx); err == nil && other != n {
+			up++
+		}
+	}
 	c.mu.Lock()
-	var names []string
+	ends := map[string]string{}
 	for name, d := range c.made {
-		if d.deadLetter == Classic && d.targetNode == n {
-			names = append(names, name)
+		switch {
+		case d.deadLetter == Classic && d.targetNode == n:
+			ends[name] = n.name + ", which has its dead-letter target, was down"
+		case d.deadLetter == Quorum && up <= len(c.nodes)/2:
+			ends[name] = "most of the nodes, which have its dead-letter target, were down"
 		}
 	}
 	c.mu.Unlock()
-	for _, name := range names {
-		c.noDeadLetters(name, n.name+", which has its dead-letter target, was down")
+	for name, why := range ends {
+		c.noDeadLetters(name, why)
 	}
 }
 

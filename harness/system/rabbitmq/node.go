@@ -181,7 +181,7 @@ func (c *Cluster) Kill(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("kill: %w", err)
 	}
-	c.goingDown(n)
+	c.goingDown(ctx, n)
 	if err := n.broker.Signal(ctx, "KILL"); err != nil {
 		return "", err
 	}
@@ -267,7 +267,7 @@ func (c *Cluster) Stop(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("stop: %w", err)
 	}
-	c.goingDown(n)
+	c.goingDown(ctx, n)
 	if err := n.broker.Stop(ctx, stopGrace); err != nil {
 		return "", err
 	}

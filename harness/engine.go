@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/mod/semver"
+
 	"conform/harness/audit"
 	"conform/harness/ledger"
 	"conform/harness/plan"
@@ -481,6 +483,9 @@ func (e *engine) unable(c *running, with map[string]system.Cluster, sc *Scenario
 	_, leads := c.Cluster.(system.LeaderFinder)
 	_, elects := c.Cluster.(system.Elector)
 	whys := []string{has(reads && ends, "be read to their end")}
+	if v := c.Version(); sc.Since != "" && semver.IsValid("v"+v) && semver.Compare("v"+v, "v"+sc.Since) < 0 {
+		whys = append(whys, fmt.Sprintf("%s %s is older than %s, which does what this is about", c.System(), v, sc.Since))
+	}
 	for _, role := range sc.Targets {
 		switch role, _ := role.Split(); role {
 		case plan.All, plan.One, plan.Majority:

@@ -434,6 +434,20 @@ func TestNotApplicableIsDecidedBefore(t *testing.T) {
 	}
 }
 
+func TestScenarioOfALaterVersion(t *testing.T) {
+	t.Parallel()
+	later, same := killed("later", guarded()), killed("same", guarded())
+	later.Since, same.Since = "1.1", "1"
+	res := run(t, testConfig(t, testSuite(later, same)))
+	got := res.Suites[0].Scenarios
+	if got[0].Status != audit.NotApplicable || len(got[0].Repeats) > 0 || !strings.Contains(got[0].Reasons[0], "older than 1.1") {
+		t.Errorf("%v %v", got[0].Status, got[0].Reasons)
+	}
+	if got[1].Status == audit.NotApplicable {
+		t.Errorf("%v", got[1].Reasons)
+	}
+}
+
 func TestObservation(t *testing.T) {
 	t.Parallel()
 	sc := killed("seen", Arm{Name: "seen", Role: Observation, Reason: "no control"})

@@ -209,6 +209,7 @@ type Scenario struct {
 	Guarded  string // what makes the guarded arm safe, one sentence
 	LookFor  string // how to look for the anomaly in one's own system (metric, SQL, command)
 	Sources  []string
+	Since    string // first version of the suite's system that does what it is about, "4.3"; empty = all that are supported
 	Load     Load
 	Arms     []Arm
 	Targets  map[string]plan.Role

@@ -247,6 +247,7 @@ func rabbitConsumerTimeout() harness.Scenario {
 	recovering := []string{arms[0].Name, arms[1].Name}
 	return fromQueue(harness.Scenario{
 		Name: "consumer-timeout", Window: "W5", Cost: 60 * time.Second,
+		Since:   "4.3", // before it channels count the time, once a minute, and close
 		Summary: "a handler takes longer than x-consumer-timeout: the node cancels the consumer, and gives its messages to the next who asks",
 		Guarded: "the cancel is noticed and answered by a new subscription, and an inbox finds what was done in vain",
 		LookFor: "\"Consumer ... has timed out\" and \"delivery acknowledgement timed out\" in the node's log; rabbitmqctl list_consumers shows fewer consumers than there are processes; " + lookFor(pair),

@@ -132,6 +132,9 @@ func explainSuite(w io.Writer, s harness.Suite) {
 func explainScenario(w io.Writer, s harness.Suite, sc harness.Scenario) {
 	fmt.Fprintf(w, "scenario %s/%s\n\n", s.Name, sc.Name)
 	field(w, "promise", s.Title)
+	if sc.Since != "" {
+		field(w, "since", sc.Since)
+	}
 	if sc.Window != "" {
 		field(w, "window", sc.Window+", "+reports.Window(sc.Window))
 	}

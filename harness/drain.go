@@ -13,6 +13,10 @@ import (
 // drainEvery is the pause between two looks at what an arm has left to do.
 const drainEvery = 200 * time.Millisecond
 
+// lookCounts is the most that one look adds to the time in which nothing has moved: on a machine that is so busy that looking
+// takes long, what is looked at has had no time to move either.
+const lookCounts = time.Second
+
 // stuckAfter is how long nothing may move in an arm that is not drained.
 func (w *wave) stuckAfter() time.Duration {
 	return max(w.e.cfg.caps.stuck, 3*w.scenario.Redelivery)
@@ -22,7 +26,8 @@ func (w *wave) stuckAfter() time.Duration {
 type draining struct {
 	arm      *armRun
 	progress int64
-	moved    time.Time
+	looked   time.Time
+	still    time.Duration // for which nothing has moved
 	seen     string
 	err      error // of the last look
 }
@@ -33,7 +38,7 @@ func (w *wave) drain(ctx context.Context) error {
 	var open []*draining
 	for _, a := range w.arms {
 		if len(a.processes) > 0 || w.scenario.Drained != nil {
-			open = append(open, &draining{arm: a, moved: time.Now(), progress: -1})
+			open = append(open, &draining{arm: a, looked: time.Now(), progress: -1})
 		}
 	}
 	tick := time.NewTicker(drainEvery)
@@ -87,25 +92,26 @@ func (w *wave) look(ctx context.Context, d *draining) *ledger.Event {
 	defer cancel()
 	done, seen, progress, err := ask(actx, d.arm)
 	d.err = err
+	d.still += min(time.Since(d.looked), lookCounts)
+	d.looked = time.Now()
 	if err != nil {
 		seen = err.Error()
 	} else {
 		progress += d.arm.Counts().sum()
 		if progress != d.progress {
-			d.progress, d.moved = progress, time.Now()
+			d.progress, d.still = progress, 0
 		}
 	}
 	d.seen = seen
-	still := time.Since(d.moved)
 	switch {
-	case err == nil && done && (w.scenario.Drained != nil || still >= w.e.cfg.caps.quiet):
+	case err == nil && done && (w.scenario.Drained != nil || d.still >= w.e.cfg.caps.quiet):
 		return &ledger.Event{Outcome: ledger.OK, Detail: seen}
-	case still < w.stuckAfter():
+	case d.still < w.stuckAfter():
 		return nil
 	case err != nil:
 		return &ledger.Event{Detail: fmt.Sprintf("whether it is drained could not be asked for %s: %s", w.stuckAfter(), seen)}
 	default:
-		return &ledger.Event{Outcome: ledger.Failed, N: int64(still), Detail: fmt.Sprintf("stuck: nothing has moved for %s: %s", still.Round(time.Second), seen)}
+		return &ledger.Event{Outcome: ledger.Failed, N: int64(d.still), Detail: fmt.Sprintf("stuck: nothing has moved for %s: %s", d.still.Round(time.Second), seen)}
 	}
 }
 

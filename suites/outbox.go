@@ -348,7 +348,7 @@ func (b broker) brokerOutage() harness.Scenario {
 		Guarded: "the relay tries for as long as it takes, with a bounded backoff and jitter: nothing is wrong with the rows",
 		LookFor: lookFor("outbox/broker-outage"),
 		Sources: []string{"Marc Brooker, Exponential Backoff And Jitter (AWS architecture blog)"},
-		Targets: map[string]plan.Role{"brokers": plan.All},
+		Targets: map[string]plan.Role{"brokers": b.reached},
 		Arms: append(b.pairArms("outbox/broker-outage", "outbox", paramRun, func(a *harness.Arm, function string) {
 			a.Producer = b.orders(nil)
 			a.Processes = []harness.Process{

@@ -25,7 +25,7 @@ type broker struct {
 	// queues says that groups of consumers have a queue each, bound to what producers publish to, and that a queue which
 	// nobody consumes from is beside them: it is the store, in the order of publishing.
 	queues bool
-	// reached are the nodes to which its clients connect: a cut of another one's link would cut nothing.
+	// reached are the nodes to which its clients connect, empty = all: a cut of another one's link would cut nothing.
 	reached plan.Role
 }
 
@@ -39,7 +39,6 @@ var onKafka = broker{
 	consumer:    member["classic"],
 	few:         map[string]string{"max.poll.records": "4"},
 	destination: minInSync2,
-	reached:     plan.All,
 }
 
 // onRabbitMQ is RabbitMQ for the suites of patterns.

@@ -1,6 +1,7 @@
 package suites
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -348,7 +349,7 @@ func (b broker) brokerOutage() harness.Scenario {
 		Guarded: "the relay tries for as long as it takes, with a bounded backoff and jitter: nothing is wrong with the rows",
 		LookFor: lookFor("outbox/broker-outage"),
 		Sources: []string{"Marc Brooker, Exponential Backoff And Jitter (AWS architecture blog)"},
-		Targets: map[string]plan.Role{"brokers": b.reached},
+		Targets: map[string]plan.Role{"brokers": cmp.Or(b.reached, plan.All)},
 		Arms: append(b.pairArms("outbox/broker-outage", "outbox", paramRun, func(a *harness.Arm, function string) {
 			a.Producer = b.orders(nil)
 			a.Processes = []harness.Process{

@@ -6,6 +6,7 @@ import (
 
 	"conform/harness/internal/netproxy"
 	"conform/harness/system"
+	"conform/harness/system/links"
 )
 
 var (
@@ -22,41 +23,8 @@ func (c *Cluster) CutLink(_ context.Context, node system.Node, mode system.CutMo
 	if err != nil {
 		return nil, err
 	}
-	m := netproxy.Hole
-	switch {
-	case mode == system.Reset && d == system.Both:
-		m = netproxy.Refuse
-	case mode == system.BlackHole && d == system.Both:
-	case mode == system.BlackHole && d == system.Inbound:
-		m = netproxy.HoleIn
-	case mode == system.BlackHole && d == system.Outbound:
-		m = netproxy.HoleOut
-	default:
-		return nil, fmt.Errorf("cut link of %s: no cut %q in direction %q: %w", n.name, mode, d, system.ErrUsage)
-	}
-	cut, err := n.link.Cut(m)
-	if err != nil {
-		return nil, err
-	}
-	return &linkCut{node: n, cut: cut, mode: mode}, nil
+	return links.Cut(n.link, n.name, mode, d)
 }
-
-type linkCut struct {
-	node *Node
-	cut  *netproxy.Cut
-	mode system.CutMode
-}
-
-func (l *linkCut) Evidence(context.Context) (system.Evidence, error) {
-	count := l.cut.Bitten()
-	what := "frames and connections held back on"
-	if l.mode == system.Reset {
-		what = "connections reset on"
-	}
-	return system.Evidence{Bit: count > 0, Count: count, Detail: fmt.Sprintf("%d %s the link of %s", count, what, l.node.name)}, nil
-}
-
-func (l *linkCut) Heal(context.Context) error { return l.cut.Heal() }
 
 // DropResponse swallows the response of the picked request and resets its connection. Requests with acks=0 have no
 // response and are never picked.
@@ -78,45 +46,7 @@ func (c *Cluster) arm(node system.Node, r system.WireRule, rule netproxy.Rule) (
 	if !knownKind(r.Kind) {
 		return nil, fmt.Errorf("kind of request %q: %w", r.Kind, system.ErrUsage)
 	}
-	rule.Kind, rule.Client, rule.Nth, rule.Count = r.Kind, r.Client, r.Nth, r.Count
-	armed, err := n.link.Arm(rule)
-	if err != nil {
-		return nil, err
-	}
-	return &wireFault{node: n, armed: armed, rule: rule, want: int64(max(1, r.Count))}, nil
-}
-
-type wireFault struct {
-	node  *Node
-	armed *netproxy.Armed
-	rule  netproxy.Rule
-	want  int64
-}
-
-func (w *wireFault) Evidence(context.Context) (system.Evidence, error) {
-	h := w.armed.Hits()
-	client := w.rule.Client
-	if client == "" {
-		client = "any client"
-	}
-	did := "forwarded, their responses seen whole and swallowed"
-	if w.rule.Action == netproxy.Answer {
-		did = "answered with " + w.rule.Code + " and not forwarded"
-	}
-	bit := h.Done >= w.want
-	if w.rule.Action == netproxy.DropResponse && w.rule.Kind == KindProduce {
-		bit = bit && h.Messages > 0 // a swallowed refusal takes no confirm away
-	}
-	return system.Evidence{
-		Bit: bit, Count: h.Done,
-		Detail: fmt.Sprintf("%d of %d %s requests of %s to %s %s (%d messages), %d such requests seen",
-			h.Done, w.want, w.rule.Kind, client, w.node.name, did, h.Messages, h.Seen),
-	}, nil
-}
-
-func (w *wireFault) Heal(context.Context) error {
-	w.armed.Heal()
-	return nil
+	return links.Edit(n.link, n.name, r, rule, KindProduce)
 }
 
 // WireCounts returns what the node's link has seen of the clients whose id begins with client. Messages sent with acks=0

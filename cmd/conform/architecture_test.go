@@ -88,7 +88,7 @@ var mayImport = []struct {
 	{"harness/plan", []string{"harness/ledger"}},
 	{"harness/system", []string{"harness/ledger"}},
 	{"harness/system/systemtest", []string{"harness/ledger", "harness/system"}},
-	{"harness/system/...", []string{"fixtures", "harness/internal/...", "harness/ledger", "harness/system", "harness/system/disks", "harness/system/links"}},
+	{"harness/system/...", []string{"fixtures", "harness/internal/...", "harness/ledger", "harness/system", "harness/system/disks", "harness/system/links", "harness/system/process"}},
 	{"harness/worker", []string{"harness/internal/clock", "harness/ledger", "harness/system"}},
 	{"harness/host", []string{"fixtures", "harness/internal/..."}},
 	{"harness/internal/...", []string{"fixtures", "harness/internal/..."}},

@@ -353,7 +353,7 @@ func (c *Cluster) baseline(ctx context.Context) error {
 		if armed := n.link.Armed(); armed > 0 {
 			return fmt.Errorf("%d rules or cuts are left on the link of %s: %w", armed, n.name, system.ErrUsage)
 		}
-		s, err := n.running(ctx)
+		s, err := n.process().Running(ctx)
 		if err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"conform/harness/internal/container"
 	"conform/harness/internal/netproxy"
 	"conform/harness/system"
+	"conform/harness/system/process"
 )
 
 var (
@@ -42,17 +42,8 @@ func (n *Node) Name() string { return n.name }
 
 func (n *Node) direct() string { return n.pod.HostPort(portDirect) }
 
-// running says that the node's process is there, frozen or not.
-func (n *Node) running(ctx context.Context) (container.State, error) {
-	s, err := n.broker.State(ctx)
-	if err != nil {
-		return s, err
-	}
-	if !s.Running {
-		return s, fmt.Errorf("%s is down (exit code %d)", n.name, s.ExitCode)
-	}
-	return s, nil
-}
+// process is the node's main process.
+func (n *Node) process() process.Process { return process.Process{Name: n.name, Container: n.broker} }
 
 // Incarnation tells by pid and time of its start which process of the broker runs, if one does.
 func (c *Cluster) Incarnation(ctx context.Context, node system.Node) (string, error) {
@@ -60,8 +51,7 @@ func (c *Cluster) Incarnation(ctx context.Context, node system.Node) (string, er
 	if err != nil {
 		return "", err
 	}
-	s, err := n.broker.State(ctx)
-	return s.Incarnation(), err
+	return n.process().Incarnation(ctx)
 }
 
 // Kill ends the node by SIGKILL, also a paused one, and returns once its process is gone.
@@ -70,35 +60,7 @@ func (c *Cluster) Kill(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := n.running(ctx)
-	if err != nil {
-		return "", fmt.Errorf("kill: %w", err)
-	}
-	if err := n.broker.Signal(ctx, "KILL"); err != nil {
-		return "", err
-	}
-	// An engine on cgroup v1 delivers the signal to a frozen process only once it is thawed.
-	if before.Paused {
-		if err := n.broker.Unpause(ctx); err != nil {
-			return "", err
-		}
-	}
-	return n.gone(ctx, before.PID)
-}
-
-// gone waits until the node's process is gone and tells its exit code.
-func (n *Node) gone(ctx context.Context, pid int) (string, error) {
-	var s container.State
-	err := n.cluster.await(ctx, n.name+" is gone", func(ctx context.Context) (err error) {
-		if s, err = n.broker.State(ctx); err == nil && s.Running {
-			err = fmt.Errorf("process %d still runs", s.PID)
-		}
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("process %d of %s gone, exit code %d", pid, n.name, s.ExitCode), nil
+	return n.process().Kill(ctx)
 }
 
 // Start starts a node that is down and waits until it serves and the controllers have let it in. A running one is no
@@ -123,22 +85,7 @@ func (c *Cluster) Stop(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := n.running(ctx)
-	if err != nil {
-		return "", fmt.Errorf("stop: %w", err)
-	}
-	if err := n.broker.Stop(ctx, stopGrace); err != nil {
-		return "", err
-	}
-	proof, err := n.gone(ctx, before.PID)
-	if err != nil {
-		return "", err
-	}
-	const sigkill = 137
-	if s, err := n.broker.State(ctx); err != nil || s.ExitCode == sigkill {
-		return proof, errors.Join(err, fmt.Errorf("stop %s: not ended after %s and killed", n.name, stopGrace))
-	}
-	return proof, nil
+	return n.process().Stop(ctx, stopGrace)
 }
 
 // Pause freezes the node's processes (the cgroup freezer): its kernel goes on accepting connections and taking bytes until
@@ -148,17 +95,7 @@ func (c *Cluster) Pause(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := n.broker.Pause(ctx); err != nil {
-		return "", err
-	}
-	s, err := n.running(ctx)
-	if err != nil {
-		return "", fmt.Errorf("pause: %w", err)
-	}
-	if !s.Paused {
-		return "", fmt.Errorf("pause %s: process %d still runs", n.name, s.PID)
-	}
-	return fmt.Sprintf("process %d of %s frozen", s.PID, n.name), nil
+	return n.process().Pause(ctx)
 }
 
 // Resume lets a paused node go on; one that is not paused or not running is no error.
@@ -177,17 +114,7 @@ func (c *Cluster) LoseDisk(ctx context.Context, node system.Node) (string, error
 	if err != nil {
 		return "", err
 	}
-	if s, err := n.broker.State(ctx); err != nil || s.Running {
-		return "", errors.Join(err, fmt.Errorf("lose disk of %s: it still runs: %w", n.name, system.ErrUsage))
-	}
-	removed, err := n.data.Empty(ctx)
-	if err != nil {
-		return "", fmt.Errorf("lose disk of %s: %w", n.name, err)
-	}
-	if removed == 0 {
-		return "", fmt.Errorf("lose disk of %s: it was empty already", n.name)
-	}
-	return fmt.Sprintf("%d files and folders on the data disk of %s, now 0", removed, n.name), nil
+	return n.process().LoseDisk(ctx, n.data)
 }
 
 // CollectLog copies the node's log since the cluster's start, restarts included.

@@ -341,7 +341,7 @@ func TestDiskFaults(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { l.run(loaded) })
 	err = c.await(ctx, "the node has halted", func(ctx context.Context) error {
-		if _, err := node.running(ctx); err == nil {
+		if _, err := node.process().Running(ctx); err == nil {
 			return errors.New("it still runs")
 		}
 		return nil

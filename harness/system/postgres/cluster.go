@@ -96,7 +96,7 @@ func (c *Cluster) Baseline(ctx context.Context) error {
 }
 
 func (c *Cluster) baseline(ctx context.Context) error {
-	s, err := c.node.running(ctx)
+	s, err := c.node.process().Running(ctx)
 	if err != nil {
 		return err
 	}

@@ -76,7 +76,7 @@ func (c *Cluster) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	if _, down := c.node.running(ctx); down != nil {
+	if _, down := c.node.process().Running(ctx); down != nil {
 		return fmt.Errorf("%w: %w: %w; log ends:\n%s", system.ErrEnvironment, down, err, c.node.server.Tail(ctx, tailLines))
 	}
 	return fmt.Errorf("%w: %w", system.ErrEnvironment, err)

@@ -14,6 +14,7 @@ import (
 	"conform/harness/internal/container"
 	"conform/harness/internal/netproxy"
 	"conform/harness/system"
+	"conform/harness/system/process"
 )
 
 var (
@@ -60,17 +61,8 @@ func (c *Cluster) own(node system.Node) (*Node, error) {
 	return n, nil
 }
 
-// running says that the server's process is there, frozen or not.
-func (n *Node) running(ctx context.Context) (container.State, error) {
-	s, err := n.server.State(ctx)
-	if err != nil {
-		return s, err
-	}
-	if !s.Running {
-		return s, fmt.Errorf("%s is down (exit code %d): %w", nodeName, s.ExitCode, errDown)
-	}
-	return s, nil
-}
+// process is the node's main process.
+func (n *Node) process() process.Process { return process.Process{Name: nodeName, Container: n.server} }
 
 // Incarnation tells by pid and time of its start which process of the server runs, if one does.
 func (c *Cluster) Incarnation(ctx context.Context, node system.Node) (string, error) {
@@ -78,8 +70,7 @@ func (c *Cluster) Incarnation(ctx context.Context, node system.Node) (string, er
 	if err != nil {
 		return "", err
 	}
-	s, err := n.server.State(ctx)
-	return s.Incarnation(), err
+	return n.process().Incarnation(ctx)
 }
 
 // Died returns nil, or that the server is down although neither Kill nor Stop took it down, with the end of its log.
@@ -87,16 +78,13 @@ func (c *Cluster) Died(ctx context.Context) error {
 	if c.node.taken.Load() {
 		return nil
 	}
-	_, err := c.node.running(ctx)
-	if !errors.Is(err, errDown) || c.node.taken.Load() {
+	_, err := c.node.process().Running(ctx)
+	if !errors.Is(err, container.ErrNotRunning) || c.node.taken.Load() {
 		return nil
 	}
 	const lines = 5 // its last words; the whole log is collected
 	return fmt.Errorf("%w; log ends:\n%s", err, c.node.server.Tail(ctx, lines))
 }
-
-// errDown marks a server that has no process.
-var errDown = errors.New("no process")
 
 // poll calls f until it returns nil, or an error that it calls final.
 func poll(ctx context.Context, f func(context.Context) (final bool, err error)) error {
@@ -121,8 +109,8 @@ func (n *Node) up(ctx context.Context) error {
 		return err
 	}
 	err := poll(ctx, func(ctx context.Context) (bool, error) {
-		if _, err := n.running(ctx); err != nil {
-			return errors.Is(err, errDown), err
+		if _, err := n.process().Running(ctx); err != nil {
+			return errors.Is(err, container.ErrNotRunning), err
 		}
 		return false, n.cluster.withEngine(ctx, ensureClientRole)
 	})
@@ -167,30 +155,11 @@ func (c *Cluster) Kill(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := n.running(ctx)
-	if err != nil {
+	if _, err := n.process().Running(ctx); err != nil { // one that died by itself was not taken down
 		return "", fmt.Errorf("kill: %w", err)
 	}
 	n.taken.Store(true)
-	if err := n.server.Signal(ctx, "KILL"); err != nil {
-		return "", err
-	}
-	return n.gone(ctx, before.PID)
-}
-
-// gone waits until the server's process is gone and tells its exit code.
-func (n *Node) gone(ctx context.Context, pid int) (string, error) {
-	var s container.State
-	err := poll(ctx, func(ctx context.Context) (_ bool, err error) {
-		if s, err = n.server.State(ctx); err == nil && s.Running {
-			err = fmt.Errorf("process %d still runs", s.PID)
-		}
-		return false, err
-	})
-	if err != nil {
-		return "", fmt.Errorf("wait for end of %s: %w", nodeName, err)
-	}
-	return fmt.Sprintf("process %d of %s gone, exit code %d", pid, nodeName, s.ExitCode), nil
+	return n.process().Kill(ctx)
 }
 
 // Start starts a server that is down and waits until it has recovered and a connection can be used. A running one is no
@@ -215,27 +184,12 @@ func (c *Cluster) Stop(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := n.running(ctx)
-	if err != nil {
+	if _, err := n.process().Running(ctx); err != nil { // one that died by itself was not taken down
 		return "", fmt.Errorf("stop: %w", err)
 	}
-	// INT asks for the fast shutdown whatever the image's own stop signal is; a weaker one after it changes nothing.
 	n.taken.Store(true)
-	if err := n.server.Signal(ctx, "INT"); err != nil {
-		return "", err
-	}
-	if err := n.server.Stop(ctx, stopGrace); err != nil {
-		return "", err
-	}
-	proof, err := n.gone(ctx, before.PID)
-	if err != nil {
-		return "", err
-	}
-	const sigkill = 137
-	if s, err := n.server.State(ctx); err != nil || s.ExitCode == sigkill {
-		return proof, errors.Join(err, fmt.Errorf("stop %s: not ended after %s and killed", nodeName, stopGrace))
-	}
-	return proof, nil
+	// INT asks for the fast shutdown whatever the image's own stop signal is; a weaker one after it changes nothing.
+	return n.process().Stop(ctx, stopGrace, "INT")
 }
 
 // Pause freezes the server's processes (the cgroup freezer): its kernel goes on accepting connections and taking bytes
@@ -245,17 +199,7 @@ func (c *Cluster) Pause(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := n.server.Pause(ctx); err != nil {
-		return "", err
-	}
-	s, err := n.running(ctx)
-	if err != nil {
-		return "", fmt.Errorf("pause: %w", err)
-	}
-	if !s.Paused {
-		return "", fmt.Errorf("pause %s: process %d still runs", nodeName, s.PID)
-	}
-	return fmt.Sprintf("process %d of %s frozen", s.PID, nodeName), nil
+	return n.process().Pause(ctx)
 }
 
 // Resume lets a paused server go on; one that is not paused or not running is no error.
@@ -274,18 +218,11 @@ func (c *Cluster) LoseDisk(ctx context.Context, node system.Node) (string, error
 	if err != nil {
 		return "", err
 	}
-	if s, err := n.server.State(ctx); err != nil || s.Running {
-		return "", errors.Join(err, fmt.Errorf("lose disk of %s: it still runs: %w", nodeName, system.ErrUsage))
+	proof, err := n.process().LoseDisk(ctx, n.data)
+	if err == nil {
+		c.forgetSchemas()
 	}
-	removed, err := n.data.Empty(ctx)
-	if err != nil {
-		return "", fmt.Errorf("lose disk of %s: %w", nodeName, err)
-	}
-	if removed == 0 {
-		return "", fmt.Errorf("lose disk of %s: it was empty already", nodeName)
-	}
-	c.forgetSchemas()
-	return fmt.Sprintf("%d files and folders on the data disk of %s, now 0", removed, nodeName), nil
+	return proof, err
 }
 
 // CollectLog copies the server's log since the cluster's start, restarts included.

@@ -179,7 +179,7 @@ func (c *Cluster) baseline(ctx context.Context) error {
 			return fmt.Errorf("%d rules or cuts are left on the link of %s: %w", armed, n.name, system.ErrUsage)
 		}
 		g.Go(func() error {
-			s, err := n.running(gctx)
+			s, err := n.process().Running(gctx)
 			if err != nil {
 				return err
 			}

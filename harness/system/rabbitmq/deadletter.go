@@ -152,7 +152,7 @@ func (c *Cluster) noDeadLetters(name, why string) {
 func (c *Cluster) goingDown(ctx context.Context, n *Node) {
 	up := 0
 	for _, other := range c.nodes {
-		if _, err := other.running(ctx); err == nil && other != n {
+		if _, err := other.process().Running(ctx); err == nil && other != n {
 			up++
 		}
 	}

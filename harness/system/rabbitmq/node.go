@@ -13,6 +13,7 @@ import (
 	"conform/harness/internal/container"
 	"conform/harness/internal/netproxy"
 	"conform/harness/system"
+	"conform/harness/system/process"
 )
 
 var (
@@ -56,17 +57,8 @@ func (n *Node) dial(ctx context.Context, name string) (*connection, error) {
 	return c, nil
 }
 
-// running says that the node's process is there, frozen or not.
-func (n *Node) running(ctx context.Context) (container.State, error) {
-	s, err := n.broker.State(ctx)
-	if err != nil {
-		return s, err
-	}
-	if !s.Running {
-		return s, fmt.Errorf("%s is down (exit code %d)", n.name, s.ExitCode)
-	}
-	return s, nil
-}
+// process is the node's main process.
+func (n *Node) process() process.Process { return process.Process{Name: n.name, Container: n.broker} }
 
 // Incarnation tells by pid and time of its start which process of the server runs, if one does.
 func (c *Cluster) Incarnation(ctx context.Context, node system.Node) (string, error) {
@@ -74,8 +66,7 @@ func (c *Cluster) Incarnation(ctx context.Context, node system.Node) (string, er
 	if err != nil {
 		return "", err
 	}
-	s, err := n.broker.State(ctx)
-	return s.Incarnation(), err
+	return n.process().Incarnation(ctx)
 }
 
 // up starts the node's process and waits until it serves clients and knows at least so many running nodes, itself included.
@@ -85,7 +76,7 @@ func (n *Node) up(ctx context.Context, least int) error {
 	}
 	err := n.cluster.await(ctx, n.name+" serves", func(ctx context.Context) error {
 		if err := n.serves(ctx, least); err != nil {
-			if _, dead := n.running(ctx); dead != nil && ctx.Err() == nil {
+			if _, dead := n.process().Running(ctx); dead != nil && ctx.Err() == nil {
 				return fmt.Errorf("%w: %w", dead, errEnded)
 			}
 			return err
@@ -177,36 +168,8 @@ func (c *Cluster) Kill(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := n.running(ctx)
-	if err != nil {
-		return "", fmt.Errorf("kill: %w", err)
-	}
 	c.goingDown(ctx, n)
-	if err := n.broker.Signal(ctx, "KILL"); err != nil {
-		return "", err
-	}
-	// An engine on cgroup v1 delivers the signal to a frozen process only once it is thawed.
-	if before.Paused {
-		if err := n.broker.Unpause(ctx); err != nil {
-			return "", err
-		}
-	}
-	return n.gone(ctx, before.PID)
-}
-
-// gone waits until the node's process is gone and tells its exit code.
-func (n *Node) gone(ctx context.Context, pid int) (string, error) {
-	var s container.State
-	err := n.cluster.await(ctx, n.name+" is gone", func(ctx context.Context) (err error) {
-		if s, err = n.broker.State(ctx); err == nil && s.Running {
-			err = fmt.Errorf("process %d still runs", s.PID)
-		}
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("process %d of %s gone, exit code %d", pid, n.name, s.ExitCode), nil
+	return n.process().Kill(ctx)
 }
 
 // Start starts a node that is down and waits until it serves. A running one is no error. It needs a majority of the nodes:
@@ -243,7 +206,7 @@ func (c *Cluster) forget(ctx context.Context, gone *Node) error {
 			if n == gone {
 				continue
 			}
-			if _, err := n.running(ctx); err != nil {
+			if _, err := n.process().Running(ctx); err != nil {
 				errs = append(errs, err)
 				continue
 			}
@@ -263,23 +226,8 @@ func (c *Cluster) Stop(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := n.running(ctx)
-	if err != nil {
-		return "", fmt.Errorf("stop: %w", err)
-	}
 	c.goingDown(ctx, n)
-	if err := n.broker.Stop(ctx, stopGrace); err != nil {
-		return "", err
-	}
-	proof, err := n.gone(ctx, before.PID)
-	if err != nil {
-		return "", err
-	}
-	const sigkill = 137
-	if s, err := n.broker.State(ctx); err != nil || s.ExitCode == sigkill {
-		return proof, errors.Join(err, fmt.Errorf("stop %s: not ended after %s and killed", n.name, stopGrace))
-	}
-	return proof, nil
+	return n.process().Stop(ctx, stopGrace)
 }
 
 // Pause freezes the node's processes (the cgroup freezer): its kernel goes on accepting connections and taking bytes until
@@ -289,17 +237,7 @@ func (c *Cluster) Pause(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := n.broker.Pause(ctx); err != nil {
-		return "", err
-	}
-	s, err := n.running(ctx)
-	if err != nil {
-		return "", fmt.Errorf("pause: %w", err)
-	}
-	if !s.Paused {
-		return "", fmt.Errorf("pause %s: process %d still runs", n.name, s.PID)
-	}
-	return fmt.Sprintf("process %d of %s frozen", s.PID, n.name), nil
+	return n.process().Pause(ctx)
 }
 
 // Resume lets a paused node go on; one that is not paused or not running is no error.
@@ -317,18 +255,11 @@ func (c *Cluster) LoseDisk(ctx context.Context, node system.Node) (string, error
 	if err != nil {
 		return "", err
 	}
-	if s, err := n.broker.State(ctx); err != nil || s.Running {
-		return "", errors.Join(err, fmt.Errorf("lose disk of %s: it still runs: %w", n.name, system.ErrUsage))
+	proof, err := n.process().LoseDisk(ctx, n.data)
+	if err == nil {
+		n.wiped.Store(true)
 	}
-	removed, err := n.data.Empty(ctx)
-	if err != nil {
-		return "", fmt.Errorf("lose disk of %s: %w", n.name, err)
-	}
-	if removed == 0 {
-		return "", fmt.Errorf("lose disk of %s: it was empty already", n.name)
-	}
-	n.wiped.Store(true)
-	return fmt.Sprintf("%d files and folders on the disk of %s, now 0", removed, n.name), nil
+	return proof, err
 }
 
 // CollectLog copies the node's log since the cluster's start, restarts included.

@@ -79,7 +79,7 @@ func (c *Cluster) group(ctx context.Context, topic string) (system.Leadership, e
 	if leader == nil {
 		return l, nil
 	}
-	if s, err := leader.running(ctx); err != nil || s.Paused {
+	if s, err := leader.process().Running(ctx); err != nil || s.Paused {
 		return l, nil //nolint:nilerr // the name server has not noticed yet: nobody leads
 	}
 	l.Leader, l.InSync = leader, []system.Node{leader}

@@ -11,6 +11,7 @@ import (
 	"conform/harness/internal/container"
 	"conform/harness/internal/netproxy"
 	"conform/harness/system"
+	"conform/harness/system/process"
 )
 
 var (
@@ -47,17 +48,8 @@ func (n *Node) direct() string { return n.cluster.pod.HostPort(n.port()) }
 
 func (n *Node) isMaster() bool { return n.master.Load() }
 
-// running says that the broker's process is there, frozen or not.
-func (n *Node) running(ctx context.Context) (container.State, error) {
-	s, err := n.broker.State(ctx)
-	if err != nil {
-		return s, err
-	}
-	if !s.Running {
-		return s, fmt.Errorf("%s is down (exit code %d)", n.name, s.ExitCode)
-	}
-	return s, nil
-}
+// process is the node's main process.
+func (n *Node) process() process.Process { return process.Process{Name: n.name, Container: n.broker} }
 
 // up starts the broker's process and waits until it serves and the name server knows it.
 func (n *Node) up(ctx context.Context) error {
@@ -94,8 +86,7 @@ func (c *Cluster) Incarnation(ctx context.Context, node system.Node) (string, er
 	if err != nil {
 		return "", err
 	}
-	s, err := n.broker.State(ctx)
-	return s.Incarnation(), err
+	return n.process().Incarnation(ctx)
 }
 
 // Kill ends the broker by SIGKILL, also a paused one, and returns once its process is gone.
@@ -104,35 +95,7 @@ func (c *Cluster) Kill(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := n.running(ctx)
-	if err != nil {
-		return "", fmt.Errorf("kill: %w", err)
-	}
-	if err := n.broker.Signal(ctx, "KILL"); err != nil {
-		return "", err
-	}
-	// An engine on cgroup v1 delivers the signal to a frozen process only once it is thawed.
-	if before.Paused {
-		if err := n.broker.Unpause(ctx); err != nil {
-			return "", err
-		}
-	}
-	return n.gone(ctx, before.PID)
-}
-
-// gone waits until the broker's process is gone and tells its exit code.
-func (n *Node) gone(ctx context.Context, pid int) (string, error) {
-	var s container.State
-	err := n.cluster.await(ctx, n.name+" is gone", func(ctx context.Context) (err error) {
-		if s, err = n.broker.State(ctx); err == nil && s.Running {
-			err = fmt.Errorf("process %d still runs", s.PID)
-		}
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("process %d of %s gone, exit code %d", pid, n.name, s.ExitCode), nil
+	return n.process().Kill(ctx)
 }
 
 // Start starts a broker that is down and waits until it serves. A running one is no error. A pair's master whose disk was lost
@@ -202,22 +165,7 @@ func (c *Cluster) Stop(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := n.running(ctx)
-	if err != nil {
-		return "", fmt.Errorf("stop: %w", err)
-	}
-	if err := n.broker.Stop(ctx, stopGrace); err != nil {
-		return "", err
-	}
-	proof, err := n.gone(ctx, before.PID)
-	if err != nil {
-		return "", err
-	}
-	const sigkill = 137
-	if s, err := n.broker.State(ctx); err != nil || s.ExitCode == sigkill {
-		return proof, errors.Join(err, fmt.Errorf("stop %s: not ended after %s and killed", n.name, stopGrace))
-	}
-	return proof, nil
+	return n.process().Stop(ctx, stopGrace)
 }
 
 // Pause freezes the broker's process (the cgroup freezer): its kernel goes on accepting connections and taking bytes until
@@ -228,17 +176,7 @@ func (c *Cluster) Pause(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := n.broker.Pause(ctx); err != nil {
-		return "", err
-	}
-	s, err := n.running(ctx)
-	if err != nil {
-		return "", fmt.Errorf("pause: %w", err)
-	}
-	if !s.Paused {
-		return "", fmt.Errorf("pause %s: process %d still runs", n.name, s.PID)
-	}
-	return fmt.Sprintf("process %d of %s frozen", s.PID, n.name), nil
+	return n.process().Pause(ctx)
 }
 
 // Resume lets a paused broker go on; one that is not paused or not running is no error.
@@ -256,18 +194,11 @@ func (c *Cluster) LoseDisk(ctx context.Context, node system.Node) (string, error
 	if err != nil {
 		return "", err
 	}
-	if s, err := n.broker.State(ctx); err != nil || s.Running {
-		return "", errors.Join(err, fmt.Errorf("lose disk of %s: it still runs: %w", n.name, system.ErrUsage))
+	proof, err := n.process().LoseDisk(ctx, n.data)
+	if err == nil {
+		n.wiped.Store(true)
 	}
-	removed, err := n.data.Empty(ctx)
-	if err != nil {
-		return "", fmt.Errorf("lose disk of %s: %w", n.name, err)
-	}
-	if removed == 0 {
-		return "", fmt.Errorf("lose disk of %s: it was empty already", n.name)
-	}
-	n.wiped.Store(true)
-	return fmt.Sprintf("%d files and folders on the disk of %s, now 0", removed, n.name), nil
+	return proof, err
 }
 
 // CollectLog copies the broker's log since the cluster's start, restarts included.

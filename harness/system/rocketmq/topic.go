@@ -86,7 +86,7 @@ func (c *Cluster) Delete(ctx context.Context, name string) error {
 	topic := topicName(name)
 	var errs []error
 	for _, n := range c.nodes {
-		if _, err := n.running(ctx); err != nil {
+		if _, err := n.process().Running(ctx); err != nil {
 			continue // what it has goes with the cluster
 		}
 		_, _, err := ask(ctx, n.direct(), codeDeleteTopic, map[string]string{"topic": topic}, nil)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/moby/moby/client"
 )
@@ -89,26 +90,48 @@ func (e *Engine) RemoveRun(ctx context.Context, run string) error {
 	return nil
 }
 
+// Sweep removes what an interrupted start of a cluster has left: objects of the run whose names begin with prefix, which the
+// engine made though the call that asked for them had ended. Without a prefix nothing was made.
+func (e *Engine) Sweep(ctx context.Context, run, prefix string) error {
+	if prefix == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, sweepCeiling)
+	defer cancel()
+	objects, err := e.List(ctx)
+	if err != nil {
+		return err
+	}
+	return e.Remove(ctx, slices.DeleteFunc(objects, func(o Object) bool {
+		return o.Owner.Run != run || !strings.Contains(o.Name, "-"+prefix)
+	}))
+}
+
+// sweepCeiling bounds a sweep.
+const sweepCeiling = time.Minute
+
+// AtOnce calls the functions at once and joins their errors.
+func AtOnce(fs ...func() error) error {
+	errs := make([]error, len(fs))
+	var all sync.WaitGroup
+	for i, f := range fs {
+		all.Go(func() { errs[i] = f() })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
 // Remove removes the given objects: containers first, since networks and volumes are busy until they are gone.
 func (e *Engine) Remove(ctx context.Context, objects []Object) error {
 	var errs []error
 	for _, kind := range []Kind{KindContainer, KindNetwork, KindVolume} {
-		var (
-			wg sync.WaitGroup
-			mu sync.Mutex
-		)
+		var removals []func() error
 		for _, o := range objects {
-			if o.Kind != kind {
-				continue
+			if o.Kind == kind {
+				removals = append(removals, func() error { return e.remove(ctx, o) })
 			}
-			wg.Go(func() {
-				err := e.remove(ctx, o)
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
-			})
 		}
-		wg.Wait()
+		errs = append(errs, AtOnce(removals...))
 	}
 	return errors.Join(errs...)
 }

@@ -411,7 +411,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 		rest = append(rest, func() error { return c.network.Remove(ctx) })
 	}
 	c.wg.Wait()
-	err := errors.Join(closeAll(brokers...), closeAll(pods...), closeAll(rest...), c.rack.Remove(ctx))
+	err := errors.Join(container.AtOnce(brokers...), container.AtOnce(pods...), container.AtOnce(rest...), c.rack.Remove(ctx))
 	if err != nil {
 		return fmt.Errorf("close kafka: %w", err)
 	}

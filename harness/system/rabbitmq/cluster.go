@@ -49,6 +49,7 @@ type Cluster struct {
 	limits     map[string]map[string]string // that a policy has set, ever
 	kept       map[string]counted           // dead letters that queues keep
 	deadEnds   map[string]string            // why dead letters of a destination had nowhere to go for a time
+	down       map[*Node]bool               // nodes that were killed or stopped, and not started again
 	homes      map[string]*Node             // where queues were found last
 	emptySince map[string]time.Time         // queues of groups that look empty
 	active     map[any]string               // isolations, alarms and limits that are in force, in words
@@ -233,7 +234,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 	if c.network != nil {
 		rest = append(rest, func() error { return c.network.Remove(ctx) })
 	}
-	err := errors.Join(closeAll(brokers...), closeAll(pods...), closeAll(rest...), c.rack.Remove(ctx))
+	err := errors.Join(container.AtOnce(brokers...), container.AtOnce(pods...), container.AtOnce(rest...), c.rack.Remove(ctx))
 	c.letGo() // their servers are gone: nothing can hang
 	c.wg.Wait()
 	if err != nil {

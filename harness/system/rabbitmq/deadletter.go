@@ -149,14 +149,10 @@ func (c *Cluster) noDeadLetters(name, why string) {
 }
 
 // goingDown notes whose dead letters have nowhere to go while a node is down.
-func (c *Cluster) goingDown(ctx context.Context, n *Node) {
-	up := 0
-	for _, other := range c.nodes {
-		if _, err := other.process().Running(ctx); err == nil && other != n {
-			up++
-		}
-	}
+func (c *Cluster) goingDown(n *Node) {
 	c.mu.Lock()
+	c.down[n] = true // several may go down at once
+	up := len(c.nodes) - len(c.down)
 	ends := map[string]string{}
 	for name, d := range c.made {
 		switch {

@@ -74,6 +74,9 @@ func (n *Node) up(ctx context.Context, least int) error {
 	if err := n.broker.Start(ctx); err != nil {
 		return err
 	}
+	n.cluster.mu.Lock()
+	delete(n.cluster.down, n)
+	n.cluster.mu.Unlock()
 	err := n.cluster.await(ctx, n.name+" serves", func(ctx context.Context) error {
 		if err := n.serves(ctx, least); err != nil {
 			if _, dead := n.process().Running(ctx); dead != nil && ctx.Err() == nil {
@@ -168,7 +171,7 @@ func (c *Cluster) Kill(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c.goingDown(ctx, n)
+	c.goingDown(n)
 	return n.process().Kill(ctx)
 }
 
@@ -226,7 +229,7 @@ func (c *Cluster) Stop(ctx context.Context, node system.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c.goingDown(ctx, n)
+	c.goingDown(n)
 	return n.process().Stop(ctx, stopGrace)
 }
 

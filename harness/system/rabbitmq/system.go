@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -112,7 +110,7 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 	c := &Cluster{
 		version: spec.Version, config: conf, log: spec.Log, engine: engine, password: rand.Text(),
 		made: map[string]destination{}, held: map[string]io.Closer{},
-		dropsAt: map[string]map[*Node]drops{}, absences: map[string][]absence{}, limits: map[string]map[string]string{}, deadEnds: map[string]string{}, kept: map[string]counted{}, active: map[any]string{}, emptySince: map[string]time.Time{}, homes: map[string]*Node{},
+		dropsAt: map[string]map[*Node]drops{}, absences: map[string][]absence{}, limits: map[string]map[string]string{}, deadEnds: map[string]string{}, down: map[*Node]bool{}, kept: map[string]counted{}, active: map[any]string{}, emptySince: map[string]time.Time{}, homes: map[string]*Node{},
 	}
 	c.http = newHTTP()
 	defer func() {
@@ -120,7 +118,7 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 				err = fmt.Errorf("%w: %w", cause, err)
 			}
-			err = errors.Join(err, c.Close(context.WithoutCancel(ctx)), c.sweep(context.WithoutCancel(ctx), spec.Run))
+			err = errors.Join(err, c.Close(context.WithoutCancel(ctx)), engine.Sweep(context.WithoutCancel(ctx), spec.Run, c.prefix))
 		}
 	}()
 	_, _ = fmt.Fprintf(spec.Progress, "rabbitmq %s: starting %d nodes\n", spec.Version, spec.Nodes)
@@ -199,39 +197,4 @@ func (n *Node) provision(ctx context.Context, owner container.Owner, prefix, ima
 		Mounts: map[string]*container.Volume{dataDir: n.data},
 	})
 	return err
-}
-
-// sweep removes what a start that was interrupted has left: objects that the engine made though the call that asked for
-// them had ended.
-func (c *Cluster) sweep(ctx context.Context, run string) error {
-	ctx, cancel := context.WithTimeout(ctx, closeCeiling)
-	defer cancel()
-	objects, err := c.engine.List(ctx)
-	if err != nil {
-		return err
-	}
-	objects = slices.DeleteFunc(objects, func(o container.Object) bool {
-		return o.Owner.Run != run || c.prefix == "" || !strings.Contains(o.Name, "-"+c.prefix)
-	})
-	return c.engine.Remove(ctx, objects)
-}
-
-// closeAll runs the functions at once and joins their errors.
-func closeAll(fs ...func() error) error {
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		errs []error
-	)
-	for _, f := range fs {
-		wg.Go(func() {
-			if err := f(); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }

@@ -217,14 +217,14 @@ func (c *Cluster) Close(ctx context.Context) error {
 			rest = append(rest, func() error { return n.data.Remove(ctx) })
 		}
 	}
-	err := closeAll(brokers...)
+	err := container.AtOnce(brokers...)
 	if c.pod != nil {
 		err = errors.Join(err, c.pod.Remove(ctx))
 	}
 	if c.network != nil {
 		rest = append(rest, func() error { return c.network.Remove(ctx) })
 	}
-	if err = errors.Join(err, closeAll(rest...)); err != nil {
+	if err = errors.Join(err, container.AtOnce(rest...)); err != nil {
 		return fmt.Errorf("close rocketmq: %w", err)
 	}
 	return nil

@@ -8,9 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"regexp"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -128,7 +126,7 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 				err = fmt.Errorf("%w: %w", cause, err)
 			}
-			err = errors.Join(err, c.Close(context.WithoutCancel(ctx)), c.sweep(context.WithoutCancel(ctx), spec.Run))
+			err = errors.Join(err, c.Close(context.WithoutCancel(ctx)), engine.Sweep(context.WithoutCancel(ctx), spec.Run, c.prefix))
 		}
 	}()
 	brokers := 2
@@ -258,39 +256,4 @@ func (c *Cluster) boot(ctx context.Context) error {
 		return err
 	}
 	return c.await(ctx, "the cluster is as good as new", c.baseline)
-}
-
-// sweep removes what a start that was interrupted has left: objects that the engine made though the call that asked for
-// them had ended.
-func (c *Cluster) sweep(ctx context.Context, run string) error {
-	ctx, cancel := context.WithTimeout(ctx, closeCeiling)
-	defer cancel()
-	objects, err := c.engine.List(ctx)
-	if err != nil {
-		return err
-	}
-	objects = slices.DeleteFunc(objects, func(o container.Object) bool {
-		return o.Owner.Run != run || c.prefix == "" || !strings.Contains(o.Name, "-"+c.prefix)
-	})
-	return c.engine.Remove(ctx, objects)
-}
-
-// closeAll runs the functions at once and joins their errors.
-func closeAll(fs ...func() error) error {
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		errs []error
-	)
-	for _, f := range fs {
-		wg.Go(func() {
-			if err := f(); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }

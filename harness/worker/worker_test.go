@@ -56,7 +56,12 @@ func TestMain(m *testing.M) {
 	}
 	// Under the race detector every process sleeps for a second before it exits, to let others report.
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
-	goleak.VerifyTestMain(m)
+	os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreCurrent(), // a library of a client that is measured has a caretaker of its own
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"), // idle, to the container engine
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
+	)
 }
 
 func argv(t testing.TB) []string {

@@ -39,7 +39,7 @@ func ProducerSettings() map[string]string {
 		"max.in.flight": "sends at once before Send waits; default 1000",
 		"status":        "strict, or ignored: an answer with another status than SEND_OK is told without its error, as to an application that looks at the error alone. Its outcome is in doubt in any case. Default strict",
 		"wait":          "true, or false: the message says that neither flush nor replication is waited for (property WAIT). Default true",
-		"route":         "refresh (the library asks for routes every 30 s), or reopen: an attempt that fails without an answer makes the adapter open a new client, at most once a second. Default refresh",
+		"route":         "refresh (the library asks for routes every 30 s), or reopen: an attempt that fails without an answer, or is refused as by a replica, makes the adapter open a new client, at most once a second. Default refresh",
 		"delay.level":   "level of messageDelayLevel, from 1; default 0 = none",
 		"delay.ms":      "delay of a timed message; default 0 = none",
 	}

@@ -15,6 +15,7 @@ import (
 
 	"conform/harness/internal/container"
 	"conform/harness/system"
+	"conform/harness/system/disks"
 )
 
 var (
@@ -32,6 +33,7 @@ type Cluster struct {
 	network *container.Network
 	pod     *container.Pod
 	namesrv *container.Container
+	rack    *disks.Rack // nil = ordinary volumes
 	nodes   []*Node
 	startup time.Duration
 
@@ -224,7 +226,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 	if c.network != nil {
 		rest = append(rest, func() error { return c.network.Remove(ctx) })
 	}
-	if err = errors.Join(err, container.AtOnce(rest...)); err != nil {
+	if err = errors.Join(err, container.AtOnce(rest...), c.rack.Remove(ctx)); err != nil {
 		return fmt.Errorf("close rocketmq: %w", err)
 	}
 	return nil

@@ -45,6 +45,7 @@ func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Co
 	if err = cmp.Or(s.err, err); err != nil {
 		return nil, fmt.Errorf("open consumer %s: %w", c.ClientID, err)
 	}
+	k.namesrv = namesrv
 	if k.group == "" {
 		k.group = instance(c.ClientID)
 	}
@@ -56,6 +57,7 @@ func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Co
 		rmqconsumer.WithNsResolver(primitive.NewPassthroughResolver([]string{namesrv})),
 		rmqconsumer.WithGroupName(k.group), rmqconsumer.WithInstance(instance(c.ClientID)), rmqconsumer.WithConsumeFromWhere(where),
 		rmqconsumer.WithStrategy(k.allocate),
+		rmqconsumer.WithPullBatchSize(int32(k.most)), // without it each pull brings one message
 	}
 	consumerTimeouts.Do(func() {
 		options = append(options, rmqconsumer.WithRemotingTimeout(dialTimeout, readTimeout2, writeTimeout))
@@ -88,6 +90,7 @@ var _ system.Member = (*consumer)(nil)
 type consumer struct {
 	config       system.ClientConfig
 	topic, group string
+	namesrv      string
 	most         int
 	commit       time.Duration
 	client       rmq.PullConsumer
@@ -156,17 +159,13 @@ func (k *consumer) queue(q int32) *primitive.MessageQueue {
 	return &primitive.MessageQueue{Topic: k.topic, BrokerName: groupName, QueueId: int(q)}
 }
 
-// ask asks the broker that clients are told as master.
+// ask asks the broker that clients are told as master. A replica has the positions of a while ago.
 func (k *consumer) ask(ctx context.Context, code int, fields map[string]string) (map[string]string, error) {
-	c, err := dial(ctx, k.config.Endpoints[0])
-	for i := 1; err != nil && i < len(k.config.Endpoints); i++ {
-		c, err = dial(ctx, k.config.Endpoints[i])
-	}
+	addresses, err := route(ctx, k.namesrv, k.topic)
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
-	answer, _, err := c.ask(ctx, askTimeout, code, fields, nil)
+	answer, _, err := ask(ctx, addresses[masterID], code, fields, nil)
 	return answer, err
 }
 

@@ -21,7 +21,11 @@ const masterID = "0"
 
 // route returns the addresses that the name server tells for a topic, by broker id; answerTopicNotExist if there are none.
 func (c *Cluster) route(ctx context.Context, topic string) (map[string]string, error) {
-	_, body, err := ask(ctx, c.pod.HostPort(portNamesrv), codeRoute, map[string]string{"topic": topic, "acceptStandardJsonOnly": "true"}, nil)
+	return route(ctx, c.pod.HostPort(portNamesrv), topic)
+}
+
+func route(ctx context.Context, namesrv, topic string) (map[string]string, error) {
+	_, body, err := ask(ctx, namesrv, codeRoute, map[string]string{"topic": topic, "acceptStandardJsonOnly": "true"}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask the name server for the route of %s: %w", topic, err)
 	}

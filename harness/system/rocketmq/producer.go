@@ -3,6 +3,7 @@ package rocketmq
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -204,11 +205,15 @@ func (s *send) attempt() {
 	}
 }
 
+// misled are the ends of attempts that may have been made at a broker which is no longer the master: the library would go on
+// asking it until it looks for routes again. A broker that has become a replica refuses as one that is busy does.
+var misled = []string{"timeout", "no-route", "network: dial", "NO_PERMISSION", "BROKER_BUSY", "SERVICE_NOT_AVAILABLE"}
+
 // ended takes the end of an attempt, and begins the next one if there is to be one.
 func (s *send) ended(client rmq.Producer, receipt system.Receipt, status string) {
 	p := s.producer
 	s.refused = s.refused && receipt.Outcome == ledger.Failed
-	if p.reopens && (receipt.Err == "timeout" || receipt.Err == "no-route" || receipt.Err == "network: dial" || receipt.Err == "NO_PERMISSION") {
+	if p.reopens && slices.Contains(misled, receipt.Err) {
 		p.reopen(client)
 	}
 	taken := receipt.Outcome == ledger.OK || p.blind && status != "" // so the application believes

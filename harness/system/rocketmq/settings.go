@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"conform/harness/system"
+	"conform/harness/system/disks"
 )
 
 // SettingLayout is the setting of a cluster that says which brokers it has. It is no setting of RocketMQ.
@@ -84,6 +85,7 @@ type config struct {
 	layout   string
 	settings map[string]string // all that differs from RocketMQ's defaults, topology excluded
 	timing   map[string]string // the part of it that was lowered
+	diskMiB  int               // 0 = ordinary volumes
 }
 
 // newConfig merges defaults and the settings of spec. Errors are ErrUsage.
@@ -118,6 +120,11 @@ func newConfig(spec system.Spec) (config, error) {
 		value := spec.Settings[name]
 		switch {
 		case name == SettingLayout:
+		case name == disks.Setting:
+			var err error
+			if c.diskMiB, err = disks.ParseMiB(value); err != nil {
+				return config{}, err
+			}
 		case slices.Contains(topology, name):
 			return config{}, fmt.Errorf("setting %s belongs to the adapter: %w", name, system.ErrUsage)
 		case name == "" || strings.ContainsAny(name+value, "\r\n") || strings.ContainsAny(name, "=: \t#!\\"):
@@ -139,6 +146,9 @@ const settingRole = "brokerRole"
 func (c config) all() map[string]string {
 	m := maps.Clone(c.settings)
 	m[SettingLayout] = c.layout
+	if c.diskMiB > 0 {
+		m[disks.Setting] = fmt.Sprint(c.diskMiB)
+	}
 	return m
 }
 

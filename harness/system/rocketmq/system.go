@@ -157,6 +157,9 @@ func (c *Cluster) provision(ctx context.Context, owner container.Owner, spec sys
 	if err := c.openLinks(brokers); err != nil {
 		return err
 	}
+	if err := c.openDisks(ctx, owner, prefix); err != nil {
+		return err
+	}
 	ports := []int{portNamesrv}
 	if c.config.layout == Controller {
 		ports = append(ports, portController)
@@ -228,7 +231,9 @@ func part(name, image string, pod *container.Pod, class, machine string, conf []
 // provision makes the broker's volume and container.
 func (n *Node) provision(ctx context.Context, owner container.Owner, prefix, image string) (err error) {
 	c := n.cluster
-	if n.data, err = c.engine.NewVolume(ctx, owner, prefix+n.name+"-data"); err != nil {
+	if c.rack.DiskBacked() == nil {
+		n.data = c.rack.Volume(n.disks().Data)
+	} else if n.data, err = c.engine.NewVolume(ctx, owner, prefix+n.name+"-data"); err != nil {
 		return err
 	}
 	spec := part(prefix+n.name, image, c.pod, classBroker, jvmBroker, c.config.broker(n))

@@ -59,7 +59,7 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 2*changeTimeout)
 	defer cancel()
-	return c.await(ctx, "every broker has it", func(ctx context.Context) error {
+	err := c.await(ctx, "every broker has it", func(ctx context.Context) error {
 		for _, n := range c.nodes {
 			if _, _, err := ask(ctx, n.direct(), codeCreateTopic, fields, nil); err != nil {
 				return fmt.Errorf("%s: %w", n.name, err)
@@ -79,6 +79,10 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return c.rack.Sync(ctx)
 }
 
 // Delete removes a topic; one that is gone already is no error.

@@ -22,8 +22,8 @@ func TestPowerCut(t *testing.T) {
 		{"SYNC_FLUSH", systemtest.Setting{Name: "SYNC_FLUSH", Keeps: []string{systemtest.KillOfAll, systemtest.CutOfAll}}},
 		{"ASYNC_FLUSH", systemtest.Setting{Name: "ASYNC_FLUSH", Keeps: []string{systemtest.KillOfAll}, Loses: []string{systemtest.CutOfAll}}},
 		{"SYNC_FLUSH", systemtest.Setting{
-			Name: "SYNC_FLUSH, WAIT=false", Client: map[string]string{"wait": "false"},
-			Keeps: []string{systemtest.KillOfAll}, Loses: []string{systemtest.CutOfAll},
+			// A message begins the flush that it does not wait for. With so many under way that is over before most are answered.
+			Name: "SYNC_FLUSH, WAIT=false", Client: map[string]string{"wait": "false"}, Keeps: []string{systemtest.KillOfAll},
 		}},
 	} {
 		t.Run(s.setting.Name, func(t *testing.T) {

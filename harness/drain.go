@@ -92,11 +92,13 @@ func (w *wave) look(ctx context.Context, d *draining) *ledger.Event {
 	defer cancel()
 	done, seen, progress, err := ask(actx, d.arm)
 	d.err = err
-	d.still += min(time.Since(d.looked), lookCounts)
+	took := time.Since(d.looked)
 	d.looked = time.Now()
 	if err != nil {
 		seen = err.Error()
+		d.still += took
 	} else {
+		d.still += min(took, lookCounts)
 		progress += d.arm.Counts().sum()
 		if progress != d.progress {
 			d.progress, d.still = progress, 0

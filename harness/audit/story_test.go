@@ -56,7 +56,9 @@ func TestStories(t *testing.T) {
 	}{
 		{"recovered", history{send: "ok info", store: "0 1"}, 1, []string{"message 1/1: recovered", "neither confirmed nor refused: timeout"}},
 		{
-			"dropped", history{send: "ok ok", store: "0", events: drops(Unroutable, 0, 1)}, 1,
+			"dropped",
+			history{send: "ok ok", store: "0", events: drops(Unroutable, 0, 1)},
+			1,
 			[]string{"message 1/1: lost(confirmed)/unroutable", "it reached the broker, which had nowhere to put it", "the broker says of that time: no binding"},
 		},
 		{"beyond what the broker dropped", history{send: "ok ok ok", store: "0", events: drops(Unroutable, 0, 1)}, 2, []string{"message 1/2: lost(confirmed)/broker"}},

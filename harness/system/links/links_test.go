@@ -36,13 +36,16 @@ func (framer) Request(frame []byte, length int) (netproxy.Request, bool) {
 	}
 	return r, false
 }
+
 func (framer) Tag(frame []byte) (uint64, bool) { return uint64(frame[len(frame)-1]), len(frame) == 2 }
+
 func (framer) Judge(_ *netproxy.Request, response []byte) (confirmed, refused int64) {
 	if response[0] == 'y' {
 		return 1, 0
 	}
 	return 0, 1
 }
+
 func (framer) Answer(r *netproxy.Request, _ []byte, code string) ([]byte, error) {
 	return []byte{code[0], byte(r.Tag)}, nil
 }

@@ -27,9 +27,11 @@ var leftFor = map[string]string{
 	roleExecutor:        "SELECT count(*) FROM payment_intents WHERE status = 'pending'",
 }
 
-// unreconciled counts orders without an effect, rows that are not published and effects that happened twice.
+// unreconciled counts orders without an effect, second orders of one wish, rows that are not published and effects that happened
+// twice, or of an order that was cancelled.
 const unreconciled = `SELECT
-	(SELECT count(*) FROM orders o WHERE NOT EXISTS (SELECT FROM notifications n WHERE n.event_id = o.event_id))
+	(SELECT count(*) FROM orders o WHERE (state <> 'cancelled') <> EXISTS (SELECT FROM notifications n WHERE n.event_id = o.event_id))
+	+ (SELECT count(*) - count(DISTINCT wish) FROM orders WHERE state <> 'cancelled')
 	+ (SELECT count(*) FROM outbox WHERE status <> 'published')
 	+ (SELECT count(*) - count(DISTINCT event_id) FROM notifications)`
 

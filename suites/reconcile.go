@@ -14,6 +14,7 @@ import (
 	"conform/harness/ledger"
 	"conform/harness/plan"
 	"conform/harness/system"
+	"conform/harness/system/postgres"
 	"conform/harness/worker"
 	"conform/suites/chain"
 )
@@ -34,7 +35,7 @@ func reconcile(b broker) harness.Suite {
 			Places: []string{"outbox", "effect"},
 			Rules:  map[string]ledger.Rule{audit.DeadLetterWrong: {}}, // a false difference
 		},
-		Scenarios: []harness.Scenario{b.lostAndTwice(), b.seenNotDone(), b.givenUp(), b.passedOver(), b.notClosed(), b.behind()},
+		Scenarios: []harness.Scenario{b.lostAndTwice(), b.seenNotDone(), b.givenUp(), b.passedOver(), b.notClosed(), b.paidTwice(), b.askedTwice(), b.overwritten(), b.behind()},
 	}
 }
 
@@ -285,26 +286,44 @@ func (b broker) passedOver() harness.Scenario {
 }
 
 func (b broker) notClosed() harness.Scenario {
-	s := reconciling(harness.Scenario{
-		Name: "not-closed", Cost: 40 * time.Second,
+	return b.paymentsCompared(harness.Scenario{
+		Name:    "not-closed",
 		Summary: "the payment service makes a payment and does not answer in time; an executor that takes a timeout for a refusal cancels the order",
 		Guarded: "a job compares the orders that are not paid with the provider's book, and closes them as they ought to be",
 		LookFor: lookFor("external-effect/act-then-timeout/timeout-is-failure"),
-		Sources: append([]string{"Stripe documentation, reconciliation: the provider's record is compared with one's own"}, reconcileSources...),
-		Arms: b.reconciled(audit.PhantomEffect, nil, func(a *harness.Arm, safe bool) {
-			charge := "ChargeOrFail"
-			if safe {
-				charge = "Charge"
-			}
-			a.Producer = b.orders(nil)
-			a.Processes = []harness.Process{
-				b.reader("consumer-1", map[string]string{paramHandler: "PlacePaidOrder"}), executor(map[string]string{paramCharge: charge}),
-				paymentService(nil, seen), b.relay("relay-1", nil),
-			}
-		}),
-		Steps:    silence()[:2],
-		Evidence: ledger.Evidence{Bites: []string{"hold-" + processPayment}, HandledAfter: seen},
-	}, inNothingWrong, plan.Step{})
+	}, audit.PhantomEffect, "ChargeOrFail", "SELECT count(*) FROM orders WHERE state <> 'paid'")
+}
+
+func (b broker) paidTwice() harness.Scenario {
+	return b.paymentsCompared(harness.Scenario{
+		Name:    "paid-twice",
+		Summary: "the payment service makes a payment and does not answer in time; an executor without an idempotency key asks for it again, and it is made twice",
+		Guarded: "a job reads the provider's book in, finds two payments for one order, and has the second refunded",
+		LookFor: lookFor("external-effect/act-then-timeout/without-key"),
+		// The book that was read in is as new as the last payment, and holds each of them once.
+	}, audit.DuplicateEffect, "ChargeWithoutKey", `SELECT (SELECT count(*) FROM payment_intents i WHERE NOT EXISTS (SELECT FROM payment_book b WHERE b.reference = i.event_id))
+		+ (SELECT count(*) - count(DISTINCT reference) FROM payment_book)`)
+}
+
+// paymentsCompared are scenarios of an executor that works by an unsafe function while the payment service is silent. left counts
+// what the job has yet to repair.
+func (b broker) paymentsCompared(s harness.Scenario, anomaly, unsafe, left string) harness.Scenario {
+	s.Cost = 40 * time.Second
+	s.Sources = append([]string{"Stripe documentation, reconciliation: the provider's record is compared with one's own"}, reconcileSources...)
+	s.Arms = b.reconciled(anomaly, nil, func(a *harness.Arm, safe bool) {
+		charge := unsafe
+		if safe {
+			charge = "Charge"
+		}
+		a.Producer = b.orders(nil)
+		a.Processes = []harness.Process{
+			b.reader("consumer-1", map[string]string{paramHandler: "PlacePaidOrder"}), executor(map[string]string{paramCharge: charge}),
+			paymentService(nil, seen), b.relay("relay-1", nil),
+		}
+	})
+	s.Steps = silence()[:2]
+	s.Evidence = ledger.Evidence{Bites: []string{"hold-" + processPayment}, HandledAfter: seen}
+	s = reconciling(s, inNothingWrong, plan.Step{})
 	s.Chain.Effects = []ledger.EffectTable{{Name: tablePayments}}
 	s.Tables = []string{tableOrders, ledger.TableOutbox, ledger.TableDeadLetter, tablePayments}
 	read := snapshotWithAlarms(inNothingWrong, tableOrders, ledger.TableOutbox, ledger.TableDeadLetter) // the service records its book itself
@@ -314,19 +333,102 @@ func (b broker) notClosed() harness.Scenario {
 		}
 		return lastWords(ctx, e, sink)
 	}
-	s.Drained = func(ctx context.Context, e harness.ArmEnv) (done bool, seen string, progress int64, err error) {
-		// Whoever only reports leaves it at what the executor believes.
-		left := "SELECT count(*) FROM payment_intents WHERE status = 'pending'"
+	s.Drained = repairsDrained("SELECT count(*) FROM payment_intents WHERE status = 'pending'", left)
+	return s
+}
+
+// repairsDrained is a drain in which guarded arms have repaired what left counts, too. Whoever only reports leaves it.
+func repairsDrained(always, left string) func(context.Context, harness.ArmEnv) (bool, string, int64, error) {
+	return func(ctx context.Context, e harness.ArmEnv) (done bool, seen string, progress int64, err error) {
+		queries := []string{always, leftFor["Relay"]}
 		if e.Arm.Role == harness.Guarded {
-			left = "SELECT count(*) FROM orders WHERE state <> 'paid'"
+			queries = append(queries, left)
 		}
-		rows, err := countRows(ctx, e.Env, e.Schema, left, leftFor["Relay"])
+		rows, err := countRows(ctx, e.Env, e.Schema, queries...)
 		if err != nil {
 			return false, "", 0, err
 		}
 		lag, progress, err := lagOf(ctx, e)
 		return rows+lag == 0, fmt.Sprintf("%d rows and %d records left", rows, lag), progress - rows, err
 	}
+}
+
+func (b broker) askedTwice() harness.Scenario {
+	const swallowed = 3
+	return reconciling(harness.Scenario{
+		Name: "asked-twice", Cost: 40 * time.Second,
+		Summary: fmt.Sprintf("the answers to %d COMMITs of orders are swallowed; an orders service that takes them for failed places the orders again under new ids", swallowed),
+		Guarded: "a job finds orders of one wish by what their asker calls it, cancels the second and takes its effect back",
+		LookFor: lookFor("outbox/commit-in-doubt"),
+		Sources: reconcileSources,
+		Targets: map[string]plan.Role{"database": plan.On(postgres.Name, plan.One)},
+		Arms: b.reconciled(audit.DuplicateEffect, nil, func(a *harness.Arm, safe bool) {
+			command := "PlaceOrderBlindly"
+			if safe {
+				command = "PlaceOrderSurely"
+			}
+			a.Producer = b.orders(map[string]string{paramCommand: command})
+			a.Processes = []harness.Process{b.relay("relay-1", nil), b.reader("consumer-1", nil)}
+		}),
+		Steps: []plan.Step{
+			{
+				Name: "swallowed", Until: []plan.State{{Kind: plan.Ordered, N: seen}, {Kind: plan.Handled, N: seen}},
+				Inject: &plan.Exposure{
+					Fault: "response-dropped", Target: "database",
+					Params: map[string]string{"kind": "commit", "count": fmt.Sprint(swallowed), "of": "p1"},
+				},
+			},
+			{Name: "bitten", Until: []plan.State{{Kind: plan.Bit, Since: "swallowed"}}},
+			{Name: "healed", Heal: "swallowed"},
+		},
+		Evidence: ledger.Evidence{Bites: []string{"swallowed"}, HandledBefore: seen, HandledAfter: seen},
+	}, inNothingWrong, plan.Step{})
+}
+
+func (b broker) overwritten() harness.Scenario {
+	s := reconciling(harness.Scenario{
+		Name: "overwritten", Cost: 40 * time.Second,
+		Summary: "when the last event of each key has been applied, the first ones come once more, and a consumer that takes the order of arrival for that of business overwrites newer states",
+		Guarded: "a job compares each state with the newest order of its key, and brings it up to date",
+		LookFor: lookFor("state-order/old-after-new"),
+		Sources: reconcileSources,
+		Arms: b.reconciled(audit.StaleEffect, nil, func(a *harness.Arm, safe bool) {
+			handler := "OverwriteState"
+			if safe {
+				handler = "ApplyState"
+			}
+			a.Producer = b.orders(nil)
+			a.Processes = []harness.Process{
+				b.relay("relay-1", nil), b.reader("consumer-1", map[string]string{paramHandler: handler}),
+				b.replayer("replayer", map[string]string{paramEvents: strconv.Itoa(old)}),
+			}
+		}),
+		Gates: map[string]harness.Gate{
+			"nothing is left": func(ctx context.Context, e harness.Env, s plan.State) (bool, string, error) {
+				for arm := range e.Schemas {
+					if left, told, err := rowsIn(ctx, e, []string{arm}, 1, leftFor["Relay"]); err != nil || left {
+						return false, told, err
+					}
+				}
+				return noLag(ctx, e, s)
+			},
+		},
+		Steps: []plan.Step{
+			{Name: "over", Until: []plan.State{{Kind: plan.Handled, N: 2 * seen}}, Do: harness.DoStopLoad},
+			{
+				Name: "again", Do: harness.DoStartProcess, Process: "replayer",
+				Until: []plan.State{{Kind: plan.Ended}, {Kind: plan.Custom, Name: "nothing is left"}},
+			},
+			{Name: "handled", Until: []plan.State{{Kind: plan.ProcessEnded, Process: "replayer"}, {Kind: plan.Handled, N: old, Since: "again"}}},
+		},
+		Evidence: ledger.Evidence{Bites: []string{strikeReplay}, HandledBefore: seen},
+	}, inNothingWrong, plan.Step{})
+	// There is no load any more, which would bring states up to date by itself.
+	s.Steps[len(s.Steps)-1].Until = []plan.State{{Kind: plan.Custom, Name: compared}}
+	s.Chain.Effects = []ledger.EffectTable{{Name: tableBalances, State: true}}
+	s.Tables = []string{tableOrders, ledger.TableOutbox, tableBalances, ledger.TableDeadLetter}
+	s.Snapshot = snapshotWithAlarms(inNothingWrong, s.Tables...)
+	s.Drained = repairsDrained("SELECT 0", "SELECT count(*) FROM balances b WHERE version < (SELECT max(version) FROM orders o WHERE o.key = b.key)")
 	return s
 }
 

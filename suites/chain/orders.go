@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,8 +63,8 @@ func PlaceOrderBlindly(ctx context.Context, s *Service, ev Event) error {
 }
 
 var (
-	insertOrder = exec(`INSERT INTO orders (event_id, key, version, amount) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (event_id) DO NOTHING`, nil)
+	insertOrder = exec(`INSERT INTO orders (event_id, key, version, amount, wish) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (event_id) DO NOTHING`, wish)
 	insertEvent = exec(`INSERT INTO outbox (event_id, key, version, amount, body) VALUES ($1, $2, $3, $4, $5)
 		ON CONFLICT (event_id) DO NOTHING`, body)
 )
@@ -98,6 +99,7 @@ func (s *Service) pause(ctx context.Context, ev Event, attempt int) bool {
 
 // asNew gives the event another id, and so makes another event of it.
 func (s *Service) asNew(ev Event) Event {
+	ev.Wish = cmp.Or(ev.Wish, ev.ID)
 	ev.ID = s.NewID()
 	return ev
 }

@@ -200,7 +200,7 @@ func (c *PaymentClient) LookUp(ctx context.Context, key string) PaymentState {
 	}
 }
 
-// Book returns all payments, oldest first.
+// Book returns all payments that were not refunded, oldest first.
 func (c *PaymentClient) Book(ctx context.Context) ([]Payment, error) {
 	status, answer := c.call(ctx, http.MethodGet, "/book", "", http.NoBody)
 	if status != http.StatusOK {
@@ -211,6 +211,14 @@ func (c *PaymentClient) Book(ctx context.Context) ([]Payment, error) {
 		return nil, fmt.Errorf("read book of payments: %w", err)
 	}
 	return book, nil
+}
+
+// Refund takes a payment back. One that is not in the book is no error.
+func (c *PaymentClient) Refund(ctx context.Context, id int) error {
+	if status, _ := c.call(ctx, http.MethodDelete, fmt.Sprintf("/payments?id=%d", id), "", http.NoBody); status != http.StatusNoContent {
+		return fmt.Errorf("refund payment %d: status %d", id, status)
+	}
+	return nil
 }
 
 // call returns the status of the answer, or 0 if there was none.

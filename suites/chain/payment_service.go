@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 )
 
@@ -13,6 +14,7 @@ import (
 //	POST /payments          {"reference": 1, "amount": 100}   201: paid; 200: this key was paid before; 422: with another amount
 //	GET  /payments?key=...  200: paid; 404: no such payment; 501: cannot tell
 //	GET  /book              all payments
+//	DELETE /payments?id=... 204: it was refunded, or is not in the book
 type PaymentService struct {
 	// Keyless makes it a service that neither knows idempotency keys nor can be asked.
 	Keyless bool
@@ -22,6 +24,7 @@ type PaymentService struct {
 
 	mu   sync.Mutex
 	book []Payment
+	last int // id
 }
 
 // ServeHTTP answers one request.
@@ -31,6 +34,8 @@ func (p *PaymentService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.pay(w, r)
 	case "GET /payments":
 		p.lookUp(w, r)
+	case "DELETE /payments":
+		p.refund(w, r)
 	case "GET /book":
 		answer(w, http.StatusOK, p.Book())
 	default:
@@ -38,7 +43,7 @@ func (p *PaymentService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Book returns all payments, oldest first.
+// Book returns all payments that were not refunded, oldest first.
 func (p *PaymentService) Book() []Payment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,7 +78,8 @@ func (p *PaymentService) enter(wish Payment) (made Payment, status int) {
 		}
 		return old, http.StatusOK
 	}
-	wish.ID = len(p.book) + 1
+	p.last++
+	wish.ID = p.last
 	p.book = append(p.book, wish)
 	return wish, http.StatusCreated
 }
@@ -99,6 +105,13 @@ func (p *PaymentService) lookUp(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, http.StatusOK, made)
+}
+
+func (p *PaymentService) refund(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	p.book = slices.DeleteFunc(p.book, func(b Payment) bool { return strconv.Itoa(b.ID) == r.URL.Query().Get("id") })
+	p.mu.Unlock()
+	w.WriteHeader(http.StatusNoContent)
 }
 
 func answer(w http.ResponseWriter, status int, v any) {

@@ -16,7 +16,8 @@ type Progress interface {
 	Passed(ctx context.Context, mark any) (bool, error)
 }
 
-// Reconcile compares orders and effects, and repairs what they do not agree on. It returns how much that was. What looks lost
+// Reconcile compares orders and effects, and repairs what they do not agree on. It returns how much that was. What no table and
+// no book tells it cannot find: an event that came under an id already used, and was dropped without a word, is nowhere. What looks lost
 // may be on its way for as long as the consumer is behind, and no age tells the two apart: so it waits for the consumer, not for
 // a time. While the consumer is away it waits, and says nothing; the alarm of that is the lag.
 func Reconcile(ctx context.Context, s *Service) (int, error) {
@@ -82,14 +83,21 @@ var discrepancies = []discrepancy{
 		repair: `DELETE FROM notifications WHERE consumer = $1 AND event_id = ANY($2)`,
 	},
 	{kind: notClosed, find: openThoughSettled, repair: closeOrder},
+	{kind: "second order of one wish", find: askedAgain, repair: cancelOrder},
+	{kind: "state behind its newest order", late: true, find: behindNewest, repair: bringUpToDate},
+	{kind: paidTwice, find: surplusPayments, repair: wantRefunds},
 }
+
+// paidTwice is of orders for which the payment service has more than one payment in its book.
+const paidTwice = "order that was paid twice"
 
 // notClosed is of orders whose payment is settled, as the intent says or, where that does not know better, the payment service.
 const notClosed = "order that ought to be closed and is not"
 
 const (
-	// An effect is a notification, a receipt or, where the order is to be paid, the wish to pay.
-	lacksEffect = `o.state <> 'cancelled' AND NOT EXISTS (SELECT FROM notifications n WHERE n.event_id = o.event_id AND n.consumer = $1)
+	// An effect is a notification, a receipt or, where the order is to be paid, the wish to pay. Of a key that has a state only
+	// the newest order counts, which is a matter of its own.
+	lacksEffect = `o.state <> 'cancelled' AND NOT EXISTS (SELECT FROM balances b WHERE b.key = o.key) AND NOT EXISTS (SELECT FROM notifications n WHERE n.event_id = o.event_id AND n.consumer = $1)
 		AND NOT EXISTS (SELECT FROM receipts r WHERE r.event_id = o.event_id AND r.consumer = $1)
 		AND NOT EXISTS (SELECT FROM payment_intents i WHERE i.event_id = o.event_id)
 		AND NOT EXISTS (SELECT FROM dead_letter d WHERE d.event_id = o.event_id AND d.replayed_at IS NULL)`
@@ -112,6 +120,26 @@ const (
 
 	openThoughSettled = `SELECT i.event_id FROM payment_intents i JOIN orders o USING (event_id) WHERE $1::text <> ''
 		AND o.state <> CASE i.status WHEN 'paid' THEN 'paid' WHEN 'refused' THEN 'cancelled' ELSE o.state END`
+
+	askedAgain = `SELECT event_id FROM orders o
+		WHERE (o.state <> 'cancelled' OR EXISTS (SELECT FROM notifications n WHERE n.event_id = o.event_id AND n.consumer = $1))
+		AND EXISTS (SELECT FROM orders f WHERE f.wish = o.wish
+			AND (f.created_at, f.event_id) < (o.created_at, o.event_id) AND f.state <> 'cancelled')`
+
+	behindNewest = `SELECT DISTINCT ON (key) o.event_id FROM orders o JOIN balances b USING (key)
+		WHERE b.version < o.version AND o.state <> 'cancelled' AND $1::text <> '' ORDER BY key, o.version DESC`
+
+	surplusPayments = `SELECT reference FROM payment_book WHERE $1::text <> '' GROUP BY reference HAVING count(*) > 1`
+
+	// The effect of the second order is taken back, as that of one that happened twice.
+	cancelOrder = `WITH taken_back AS (DELETE FROM notifications WHERE consumer = $1 AND event_id = ANY($2))
+		UPDATE orders SET state = 'cancelled' WHERE event_id = ANY($2)`
+
+	bringUpToDate = `UPDATE balances b SET (event_id, version, amount) = (o.event_id, o.version, o.amount)
+		FROM orders o WHERE o.event_id = ANY($2) AND o.key = b.key AND b.version < o.version AND $1::text <> ''`
+
+	wantRefunds = `UPDATE payment_book b SET refund = true WHERE reference = ANY($2) AND $1::text <> ''
+		AND EXISTS (SELECT FROM payment_book f WHERE f.reference = b.reference AND f.id < b.id)`
 
 	// The event is published again, under its own id and at the end, where every relay will come by, and the consumer forgets
 	// that it has seen it.
@@ -239,6 +267,27 @@ func (c *comparison) repair(ctx context.Context) {
 		c.repaired += len(ids)
 		return err
 	})
+	c.refund(ctx)
+}
+
+// refund gives back what was paid twice. A refund whose answer is lost is asked for again: the book tells.
+func (c *comparison) refund(ctx context.Context) {
+	if c.err != nil || c.s.Payments == nil {
+		return
+	}
+	c.err = pgx.BeginFunc(ctx, c.s.DB, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, "SELECT id FROM payment_book WHERE refund ORDER BY id")
+		if err != nil {
+			return fmt.Errorf("find refunds: %w", err)
+		}
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		for _, id := range ids {
+			if err == nil {
+				err = c.s.Payments.Refund(ctx, int(id))
+			}
+		}
+		return err
+	})
 }
 
 // do does something about each kind, in one transaction.
@@ -288,6 +337,27 @@ func (c *comparison) askPayments(ctx context.Context) {
 				return fmt.Errorf("correct payment: %w", err)
 			}
 		}
-		return err
+		if err != nil {
+			return fmt.Errorf("find payments: %w", err)
+		}
+		return c.copyBook(ctx, tx)
 	})
+}
+
+// copyBook copies the service's book, as a provider's statement is read in: a payment that was made twice stands nowhere else.
+func (c *comparison) copyBook(ctx context.Context, tx pgx.Tx) error {
+	book, err := c.s.Payments.Book(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, "DELETE FROM payment_book"); err != nil {
+		return fmt.Errorf("copy book: %w", err)
+	}
+	_, err = tx.CopyFrom(ctx, pgx.Identifier{"payment_book"}, []string{"id", "reference"}, pgx.CopyFromSlice(len(book), func(i int) ([]any, error) {
+		return []any{int64(book[i].ID), int64(book[i].Reference)}, nil
+	}))
+	if err != nil {
+		return fmt.Errorf("copy book: %w", err)
+	}
+	return nil
 }

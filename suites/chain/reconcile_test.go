@@ -77,6 +77,23 @@ func TestReconcile(t *testing.T) {
 	must(t, PlacePaidOrder(ctx, e.Service, paid))
 	apply(ApplyOnce, paid)
 	e.exec(t, "UPDATE payment_intents SET status = 'paid' WHERE event_id = 6")
+	// A wish that became two orders, and a payment that was made twice.
+	must(t, PlaceOrder(ctx, e.Service, event(10, 10, 1)))
+	again := event(11, 10, 1)
+	again.Wish = 10
+	must(t, PlaceOrder(ctx, e.Service, again))
+	book := e.startPayments(t, &PaymentService{})
+	for range 2 {
+		if state := e.Payments.Pay(ctx, "", paid); state != PaymentMade {
+			t.Fatal(state)
+		}
+	}
+	// A state that an old event has undone.
+	must(t, PlaceOrder(ctx, e.Service, event(12, 12, 1)))
+	must(t, PlaceOrder(ctx, e.Service, event(13, 12, 2)))
+	apply(ApplyState, event(13, 12, 2))
+	apply(OverwriteState, event(12, 12, 1))
+	e.drain(t, Relay)
 	must(t, PlaceOrder(ctx, e.Service, givenUp))
 	e.giveUp(ctx, 3)
 	// A row that a relay by position has passed over, and will not read when it goes on.
@@ -103,29 +120,35 @@ func TestReconcile(t *testing.T) {
 	if n := scan[int](t, e, "SELECT count(*) FROM discrepancy WHERE suspected_at IS NOT NULL OR found_at IS NOT NULL AND repaired_at IS NULL"); n != 0 {
 		t.Errorf("%d are left", n)
 	}
-	if got := scan[string](t, e, "SELECT string_agg(event_id::text, ' ' ORDER BY event_id) FROM notifications WHERE event_id < 100"); got != "1 2 3 4 6 7 8 9" {
+	if got := scan[string](t, e, "SELECT string_agg(event_id::text, ' ' ORDER BY event_id) FROM notifications WHERE event_id < 100"); got != "1 2 3 4 6 7 8 9 10 12 13" {
 		t.Errorf("effects of %s", got)
 	}
 	if got := scan[string](t, e, "SELECT state FROM orders WHERE event_id = 6"); got != "paid" {
 		t.Errorf("the order whose payment is made is %s", got)
 	}
+	if got := scan[string](t, e, "SELECT state FROM orders WHERE event_id = 11"); got != "cancelled" {
+		t.Errorf("the second order of a wish is %s", got)
+	}
+	if got := book.Book(); len(got) != 1 || got[0].ID != 1 {
+		t.Errorf("the book has %v", got)
+	}
+	if got := scan[int](t, e, "SELECT version FROM balances WHERE key = 12"); got != 2 {
+		t.Errorf("the state is of version %d", got)
+	}
 }
 
 // ofOrdersAndEffects are the suites whose promise a comparison of orders and effects can look after.
-var ofOrdersAndEffects = []string{"outbox", "kafka-acks", "kafka-consume", "rabbitmq-acks", "inbox", "external-effect", "retry-deadletter"}
+var ofOrdersAndEffects = []string{"outbox", "kafka-acks", "kafka-consume", "rabbitmq-acks", "inbox", "external-effect", "retry-deadletter", "state-order"}
 
 // unreconcilable lists what a comparison of orders and effects cannot show, or not in these tables, and why.
 var unreconcilable = map[string]string{
-	"outbox/concurrent-relays":                     "an order of events, not an effect",
-	"outbox/commit-in-doubt":                       "two orders of one wish are told apart by the wish's own key alone",
-	"kafka-acks/unbounded-retry":                   "a stall",
-	"rabbitmq-acks/nack-loop":                      "a stall",
-	"inbox/digest-conflict":                        "what was dropped has no order of its own",
-	"external-effect/act-then-timeout/without-key": "a second payment is the provider's to take back",
-	"external-effect/inside-transaction":           "a second payment is the provider's to take back",
-	"retry-deadletter/poison":                      "a stall",
-	"retry-deadletter/record-of-failure/secret":    "a dead letter is an end",
-	"retry-deadletter/record-of-failure/fields":    "a dead letter is an end",
+	"outbox/concurrent-relays":                  "an order of events, not an effect",
+	"kafka-acks/unbounded-retry":                "a stall",
+	"rabbitmq-acks/nack-loop":                   "a stall",
+	"inbox/digest-conflict":                     "what was dropped has no order of its own",
+	"retry-deadletter/poison":                   "a stall",
+	"retry-deadletter/record-of-failure/secret": "a dead letter is an end",
+	"retry-deadletter/record-of-failure/fields": "a dead letter is an end",
 }
 
 // TestReconcileFindsWhatTheTwinsPlant runs the faults of the other suites. What their unsafe twins have lost, done twice or left
@@ -174,12 +197,25 @@ func TestReconcileFindsWhatTheTwinsPlant(t *testing.T) {
 				if wrong := scan[string](t, e, `SELECT coalesce(string_agg(o.event_id || ' ' || o.state || ' ' || n.count, ', '), '') FROM orders o,
 					LATERAL (SELECT count(*) FROM (SELECT event_id, consumer FROM notifications UNION ALL SELECT event_id, consumer FROM receipts)
 						WHERE event_id = o.event_id AND consumer = $1) n
-					WHERE n.count > 1 OR n.count = 0 AND NOT EXISTS (SELECT FROM dead_letter d WHERE d.event_id = o.event_id)
+					WHERE n.count > 1 OR n.count = 0 AND o.state <> 'cancelled' AND NOT EXISTS (SELECT FROM balances b WHERE b.key = o.key)
+						AND NOT EXISTS (SELECT FROM dead_letter d WHERE d.event_id = o.event_id)
 						AND NOT EXISTS (SELECT FROM payment_intents i WHERE i.event_id = o.event_id AND i.status = o.state)`, e.Name); wrong != "" {
 					t.Errorf("%s, found %q: orders whose effects are wrong in the end: %s", fault, got, wrong)
 				}
 				if n := scan[int](t, e, "SELECT count(*) FROM notifications n WHERE NOT EXISTS (SELECT FROM orders o WHERE o.event_id = n.event_id)"); n != 0 {
 					t.Errorf("%d effects of nothing", n)
+				}
+				if n := scan[int](t, e, "SELECT count(*) FROM balances b WHERE version < (SELECT max(version) FROM orders o WHERE o.key = b.key)"); n != 0 {
+					t.Errorf("%d states are behind", n)
+				}
+				if e.Payments != nil {
+					book, err := e.Payments.Book(t.Context())
+					must(t, err)
+					for i, payment := range book {
+						if slices.ContainsFunc(book[:i], func(b Payment) bool { return b.Reference == payment.Reference }) {
+							t.Errorf("%d is paid twice in the end", payment.Reference)
+						}
+					}
 				}
 			})
 		}

@@ -8,6 +8,7 @@ CREATE TABLE orders (
 	key        bigint NOT NULL,
 	version    bigint NOT NULL,
 	amount     bigint NOT NULL,
+	wish       bigint, -- what its asker calls it, whatever event came of it
 	state      text NOT NULL DEFAULT 'new' CHECK (state IN ('new', 'paid', 'cancelled')),
 	created_at timestamptz NOT NULL DEFAULT now()
 );
@@ -109,6 +110,13 @@ CREATE TABLE payment_intents (
 	status     text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'paid', 'refused', 'in doubt')),
 	attempts   integer NOT NULL DEFAULT 0,
 	updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- The payment service's book, as it was when it was last read in.
+CREATE TABLE payment_book (
+	id        bigint PRIMARY KEY,
+	reference bigint NOT NULL, -- event id
+	refund    boolean NOT NULL DEFAULT false
 );
 
 -- Events that a producer could not hand to the broker, for the resend job.

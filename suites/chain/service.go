@@ -21,6 +21,7 @@ type Event struct {
 	Version int64  // the place in that order, growing
 	Amount  int64  // of the order; for a state, the new balance
 	Body    []byte // the rest, opaque
+	Wish    uint64 // the asker's own number of what is wanted, whatever event comes of it; 0 = ID
 }
 
 // Digest identifies the content of the event, whatever its id says.

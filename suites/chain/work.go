@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,6 +147,7 @@ func exec(sql string, more func(*Service, Event) []any) step {
 }
 
 func body(_ *Service, ev Event) []any    { return []any{ev.Body} }
+func wish(_ *Service, ev Event) []any    { return []any{int64(cmp.Or(ev.Wish, ev.ID))} }
 func consumer(s *Service, _ Event) []any { return []any{s.Name} }
 
 // scanEvent reads the columns event_id, key, version, amount, body.

@@ -319,6 +319,7 @@ func rabbitNackLoop() harness.Scenario {
 	arms[1].Break.Place, arms[1].Break.Also = "liveness", also["RetryForever"]
 	return fromQueue(harness.Scenario{
 		Name:    "nack-loop",
+		Since:   "4.3", // before it a nack counts towards the delivery limit, as a reject does
 		Summary: "a message whose work always fails is given back by basic.nack with requeue, which quorum queues do not count (from 4.3 on)",
 		Guarded: "the consumer counts the attempts itself, and parks the message after the last one",
 		LookFor: lookFor(pair),

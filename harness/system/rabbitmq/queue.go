@@ -243,7 +243,10 @@ func (c *Cluster) permits(ctx context.Context, feature string) error {
 		return err
 	}
 	for _, f := range features {
-		if f.Name == feature && f.State != "permitted" {
+		setting := c.config.settings["deprecated_features.permit."+feature]
+		// 4.0 tells no state.
+		permitted := f.State == "permitted" || f.State == "" && (setting == "true" || setting == "" && f.Phase == "permitted_by_default")
+		if f.Name == feature && !permitted {
 			return fmt.Errorf("%s is %s (%s): set deprecated_features.permit.%s = true: %w", feature, f.State, f.Phase, feature, system.ErrUsage)
 		}
 	}

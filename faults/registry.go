@@ -94,21 +94,24 @@ func onEach(ctx context.Context, targets []system.Node,
 	return instant{proof: strings.Join(proofs, "; "), count: int64(len(targets)), heal: heal}, nil
 }
 
-// several is one injection made of many: it has bitten when all have.
+// several is one injection made of many: it has bitten when all have, but for those that nobody was there to feel.
 type several []system.Injection
 
 func (s several) Evidence(ctx context.Context) (system.Evidence, error) {
-	all := system.Evidence{Bit: len(s) > 0}
+	var all system.Evidence
+	inForce := true
 	details := make([]string, 0, len(s))
 	for _, i := range s {
 		e, err := i.Evidence(ctx)
 		if err != nil {
 			return system.Evidence{}, err
 		}
-		all.Bit = all.Bit && e.Bit
+		all.Bit = all.Bit || e.Bit
+		inForce = inForce && (e.Bit || e.Idle)
 		all.Count += e.Count
 		details = append(details, e.Detail)
 	}
+	all.Bit = all.Bit && inForce
 	all.Detail = strings.Join(details, "; ")
 	return all, nil
 }

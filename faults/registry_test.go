@@ -104,6 +104,34 @@ func TestEveryArmMustBeBitten(t *testing.T) {
 	}
 }
 
+func TestOneOfSeveralMustBite(t *testing.T) {
+	bit, idle, none := system.Evidence{Bit: true}, system.Evidence{Idle: true}, system.Evidence{}
+	for _, tc := range []struct {
+		of   []system.Evidence
+		want bool
+	}{
+		{[]system.Evidence{bit, bit}, true},
+		{[]system.Evidence{bit, idle}, true},
+		{[]system.Evidence{bit, none}, false},
+		{[]system.Evidence{idle, idle}, false},
+		{nil, false},
+	} {
+		var s several
+		for _, e := range tc.of {
+			s = append(s, shown{e})
+		}
+		if e, err := s.Evidence(t.Context()); err != nil || e.Bit != tc.want {
+			t.Errorf("%+v: %+v, %v; want %v", tc.of, e, err, tc.want)
+		}
+	}
+}
+
+// shown is an injection with that evidence.
+type shown struct{ e system.Evidence }
+
+func (s shown) Evidence(context.Context) (system.Evidence, error) { return s.e, nil }
+func (shown) Heal(context.Context) error                          { return nil }
+
 func TestKilledNodesProveAndHeal(t *testing.T) {
 	c := &cluster{}
 	i, err := All()["node-killed"].Inject(t.Context(), system.Strike{Cluster: c, Targets: []system.Node{node("a"), node("b")}})

@@ -170,6 +170,7 @@ type LogCollector interface {
 // Evidence is proof that a fault bit, or what is missing.
 type Evidence struct {
 	Bit    bool
+	Idle   bool  // it is in force, which was proven, and nobody was there to feel it: of several targets one must have bitten
 	Count  int64 // packets, frames, nodes
 	Detail string
 	// AtRisk is what a loss of power would have taken from the nodes when it struck, and for how long that is so: bytes and

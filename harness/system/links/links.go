@@ -2,7 +2,11 @@ package links
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"syscall"
+	"time"
 
 	"conform/harness/internal/netproxy"
 	"conform/harness/system"
@@ -28,13 +32,27 @@ func Cut(link *netproxy.Link, node string, mode system.CutMode, d system.Directi
 	if err != nil {
 		return nil, err
 	}
-	return &cut{node: node, cut: c, mode: mode}, nil
+	i := &cut{node: node, cut: c, mode: mode}
+	if mode == system.Reset && c.Bitten() == 0 {
+		i.idle = refuses(link.Addr())
+	}
+	return i, nil
+}
+
+// refuses says whether an address refuses a connection: the proof that a link which nobody had connected to is cut.
+func refuses(addr string) bool {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
 type cut struct {
 	node string
 	cut  *netproxy.Cut
 	mode system.CutMode
+	idle bool // nobody was connected
 }
 
 func (c *cut) Evidence(context.Context) (system.Evidence, error) {
@@ -43,7 +61,11 @@ func (c *cut) Evidence(context.Context) (system.Evidence, error) {
 	if c.mode == system.Reset {
 		what = "connections reset on"
 	}
-	return system.Evidence{Bit: count > 0, Count: count, Detail: fmt.Sprintf("%d %s the link of %s", count, what, c.node)}, nil
+	e := system.Evidence{Bit: count > 0, Count: count, Detail: fmt.Sprintf("%d %s the link of %s", count, what, c.node)}
+	if !e.Bit && c.idle {
+		e.Idle, e.Detail = true, fmt.Sprintf("nobody was connected to the link of %s, which refuses connections", c.node)
+	}
+	return e, nil
 }
 
 func (c *cut) Heal(context.Context) error { return c.cut.Heal() }

@@ -148,6 +148,15 @@ func TestCut(t *testing.T) {
 	if got := ask(t, link, "q3"); got != "y3" {
 		t.Errorf("healed, it answers %q", got)
 	}
+	if i, err = Cut(open(t, 'y'), "n1", system.Reset, system.Both); err != nil {
+		t.Fatal(err)
+	}
+	if e := evidence(t, i); e.Bit || !e.Idle || !strings.Contains(e.Detail, "nobody was connected") {
+		t.Errorf("nobody was connected, and %+v", e)
+	}
+	if err := i.Heal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := Cut(link, "n1", system.Reset, system.Inbound); !errors.Is(err, system.ErrUsage) {
 		t.Errorf("half a reset: %v", err)
 	}

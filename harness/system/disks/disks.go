@@ -33,8 +33,9 @@ func ParseMiB(value string) (int, error) {
 type Node struct {
 	Name      string
 	Container *container.Container
-	Data      string   // its data disk, the one that fills up and gets slow
-	Others    []string // the disks that lose power with it
+	Data      string            // its data disk, the one that fills up and gets slow
+	Others    []string          // the disks that lose power with it
+	Volume    *container.Volume // where its data are, on a disk or not
 	// Start starts it and waits until it serves; a running one is no error.
 	Start func(context.Context) error
 }

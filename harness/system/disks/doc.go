@@ -3,12 +3,13 @@
 //
 // It knows what is common to all adapters: a node is a container with one or more disks, a way to start it, and a name. It
 // must not import an adapter. An adapter keeps a Rack, mounts its volumes, calls Sync when a destination has been made, and
-// hands the capabilities on:
+// embeds the capabilities:
 //
-//	rack, err := disks.Open(ctx, engine, owner, prefix, disk.Spec{Name: "n1-data", MiB: mib})
-//	...
-//	func (c *Cluster) DiskBacked() error { return c.rack.DiskBacked() }
-//	func (c *Cluster) CutPower(ctx context.Context, nodes []system.Node) (system.Injection, error) {
-//		return c.rack.CutPower(ctx, c.members(nodes)...)
+//	type Cluster struct {
+//		disks.Faults
+//		rack *disks.Rack
 //	}
+//	...
+//	c.rack, err = disks.Open(ctx, engine, owner, prefix, disk.Spec{Name: "n1-data", MiB: mib})
+//	c.Faults = disks.FaultsOf(c.rack, c.diskNode)
 package disks

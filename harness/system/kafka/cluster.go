@@ -29,6 +29,8 @@ const SettingReplicas = "replication.factor"
 
 // Cluster is a running Kafka cluster.
 type Cluster struct {
+	disks.Faults
+
 	version string
 	config  config
 	log     *slog.Logger

@@ -19,6 +19,8 @@ var _ system.Cluster = (*Cluster)(nil)
 
 // Cluster is a running server.
 type Cluster struct {
+	disks.Faults
+
 	version  string
 	settings map[string]string
 	password string // of both roles; never logged, never an argument

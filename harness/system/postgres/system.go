@@ -140,6 +140,7 @@ func (c *Cluster) provision(ctx context.Context, engine *container.Engine, owner
 		}
 		n.data = c.rack.Volume(dataDisk)
 	}
+	c.Faults = disks.FaultsOf(c.rack, c.diskNode)
 	if n.data == nil {
 		if n.data, err = engine.NewVolume(ctx, owner, prefix+nodeName+"-data"); err != nil {
 			return err

@@ -26,6 +26,8 @@ var _ system.Cluster = (*Cluster)(nil)
 
 // Cluster is a running RabbitMQ cluster.
 type Cluster struct {
+	disks.Faults
+
 	version  string
 	config   config
 	log      *slog.Logger

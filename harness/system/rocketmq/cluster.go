@@ -25,6 +25,8 @@ var (
 
 // Cluster is a running RocketMQ cluster. Its nodes are the brokers.
 type Cluster struct {
+	disks.Faults
+
 	version string
 	config  config
 	log     *slog.Logger

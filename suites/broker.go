@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"conform/harness"
-	"conform/harness/plan"
 	"conform/harness/system"
 	"conform/harness/system/kafka"
 	"conform/harness/system/rabbitmq"
@@ -25,8 +24,6 @@ type broker struct {
 	// queues says that groups of consumers have a queue each, bound to what producers publish to, and that a queue which
 	// nobody consumes from is beside them: it is the store, in the order of publishing.
 	queues bool
-	// reached are the nodes to which its clients connect, empty = all: a cut of another one's link would cut nothing.
-	reached plan.Role
 }
 
 // onKafka is Kafka for the suites of patterns.
@@ -50,7 +47,6 @@ var onRabbitMQ = broker{
 	few:         map[string]string{"max.poll": "4", "prefetch": "4"},
 	destination: quorumQueue,
 	queues:      true,
-	reached:     plan.Leader,
 }
 
 func init() {

@@ -354,7 +354,6 @@ func repairsDrained(always, left string) func(context.Context, harness.ArmEnv) (
 }
 
 func (b broker) askedTwice() harness.Scenario {
-	const swallowed = 3
 	return reconciling(harness.Scenario{
 		Name: "asked-twice", Cost: 40 * time.Second,
 		Summary: fmt.Sprintf("the answers to %d COMMITs of orders are swallowed; an orders service that takes them for failed places the orders again under new ids", swallowed),
@@ -370,17 +369,7 @@ func (b broker) askedTwice() harness.Scenario {
 			a.Producer = b.orders(map[string]string{paramCommand: command})
 			a.Processes = []harness.Process{b.relay("relay-1", nil), b.reader("consumer-1", nil)}
 		}),
-		Steps: []plan.Step{
-			{
-				Name: "swallowed", Until: []plan.State{{Kind: plan.Ordered, N: seen}, {Kind: plan.Handled, N: seen}},
-				Inject: &plan.Exposure{
-					Fault: "response-dropped", Target: "database",
-					Params: map[string]string{"kind": "commit", "count": fmt.Sprint(swallowed), "of": "p1"},
-				},
-			},
-			{Name: "bitten", Until: []plan.State{{Kind: plan.Bit, Since: "swallowed"}}},
-			{Name: "healed", Heal: "swallowed"},
-		},
+		Steps:    commitsSwallowed(),
 		Evidence: ledger.Evidence{Bites: []string{"swallowed"}, HandledBefore: seen, HandledAfter: seen},
 	}, inNothingWrong, plan.Step{})
 }
@@ -413,14 +402,7 @@ func (b broker) overwritten() harness.Scenario {
 				return noLag(ctx, e, s)
 			},
 		},
-		Steps: []plan.Step{
-			{Name: "over", Until: []plan.State{{Kind: plan.Handled, N: 2 * seen}}, Do: harness.DoStopLoad},
-			{
-				Name: "again", Do: harness.DoStartProcess, Process: "replayer",
-				Until: []plan.State{{Kind: plan.Ended}, {Kind: plan.Custom, Name: "nothing is left"}},
-			},
-			{Name: "handled", Until: []plan.State{{Kind: plan.ProcessEnded, Process: "replayer"}, {Kind: plan.Handled, N: old, Since: "again"}}},
-		},
+		Steps:    oldAfterNew(),
 		Evidence: ledger.Evidence{Bites: []string{strikeReplay}, HandledBefore: seen},
 	}, inNothingWrong, plan.Step{})
 	// There is no load any more, which would bring states up to date by itself.

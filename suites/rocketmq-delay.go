@@ -49,7 +49,7 @@ func rocketDelayKilled() harness.Scenario {
 	level := arms(leveled)[0]
 	level.Name = "guarded-level"
 	s := delivered(harness.Scenario{
-		Name: "broker-killed", Cost: 50 * time.Second,
+		Name: "broker-killed", Cost: 105 * time.Second,
 		Summary: "the broker is killed by SIGKILL while it holds delayed messages, and restarted",
 		Guarded: "the delay is the broker's, on its disk, and the consumer's inbox knows what comes twice",
 		LookFor: "timed messages (TIMER_DELIVER_MS) that come twice after a broker's crash: what was put into the timer since its last checkpoint is put into it again",

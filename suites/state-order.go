@@ -42,17 +42,22 @@ func stateOrder(b broker) harness.Suite {
 					b.replayer("replayer", map[string]string{paramEvents: strconv.Itoa(old)}),
 				}
 			}),
-			Gates: map[string]harness.Gate{"nothing is left": noLag},
-			Steps: []plan.Step{
-				{Name: "over", Until: []plan.State{{Kind: plan.Handled, N: 2 * seen}}, Do: harness.DoStopLoad},
-				{
-					Name: "again", Do: harness.DoStartProcess, Process: "replayer",
-					Until: []plan.State{{Kind: plan.Ended}, {Kind: plan.Custom, Name: "nothing is left"}},
-				},
-				{Name: "handled", Until: []plan.State{{Kind: plan.ProcessEnded, Process: "replayer"}, {Kind: plan.Handled, N: old, Since: "again"}}},
-			},
+			Gates:    map[string]harness.Gate{"nothing is left": noLag},
+			Steps:    oldAfterNew(),
 			Evidence: ledger.Evidence{Bites: []string{strikeReplay}, HandledBefore: seen},
 		})},
+	}
+}
+
+// oldAfterNew are the steps in which old events come once more when all is applied. The gate says when that is.
+func oldAfterNew() []plan.Step {
+	return []plan.Step{
+		{Name: "over", Until: []plan.State{{Kind: plan.Handled, N: 2 * seen}}, Do: harness.DoStopLoad},
+		{
+			Name: "again", Do: harness.DoStartProcess, Process: "replayer",
+			Until: []plan.State{{Kind: plan.Ended}, {Kind: plan.Custom, Name: "nothing is left"}},
+		},
+		{Name: "handled", Until: []plan.State{{Kind: plan.ProcessEnded, Process: "replayer"}, {Kind: plan.Handled, N: old, Since: "again"}}},
 	}
 }
 

@@ -56,17 +56,12 @@ func (c *Cluster) CutDeadLetters(ctx context.Context, destinations []string, wha
 		var details []string
 		for _, name := range destinations {
 			d := c.of(name)
-			var bindings []struct {
-				Source string `json:"source"`
-			}
-			path := "queues/" + vhost + "/" + url.PathEscape(d.target()) + "/bindings"
-			if err := c.anyNode(ctx, func(n *Node) error { return n.ask(ctx, path, &bindings) }); err != nil {
+			bound, _, err := c.routing(ctx, d.target(), d.deadExchange())
+			if err != nil {
 				return system.Evidence{}, err
 			}
-			for _, b := range bindings {
-				e.Bit = e.Bit && b.Source != d.deadExchange()
-			}
-			err := c.anyNode(ctx, func(n *Node) error {
+			e.Bit = e.Bit && bound == 0
+			err = c.anyNode(ctx, func(n *Node) error {
 				return n.ask(ctx, "exchanges/"+vhost+"/"+url.PathEscape(d.deadExchange()), nil)
 			})
 			switch {

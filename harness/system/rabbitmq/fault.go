@@ -211,7 +211,7 @@ func (c *Cluster) Unbind(ctx context.Context, destinations []string) (system.Inj
 		e := system.Evidence{Bit: true, Count: int64(len(destinations))}
 		var details []string
 		for _, name := range destinations {
-			bound, asked, err := c.routing(ctx, name)
+			bound, asked, err := c.routing(ctx, name, name)
 			if err != nil {
 				return system.Evidence{}, err
 			}
@@ -228,7 +228,7 @@ func (c *Cluster) Unbind(ctx context.Context, destinations []string) (system.Inj
 			}
 			// The others learn of it some milliseconds later, and go on dropping until then.
 			err := c.await(ctx, "all nodes have the binding of "+name, func(ctx context.Context) error {
-				bound, asked, err := c.routing(ctx, name)
+				bound, asked, err := c.routing(ctx, name, name)
 				if err == nil && bound < asked {
 					err = fmt.Errorf("%d of %d have it", bound, asked)
 				}
@@ -257,17 +257,17 @@ type binding struct {
 	Source string `json:"source"` // the exchange, "" for the default one
 }
 
-// routing tells how many nodes have a binding of a destination's queue to its exchange, of those that answer: each routes by
-// its own copy of them.
-func (c *Cluster) routing(ctx context.Context, name string) (bound, asked int, err error) {
+// routing tells how many nodes have a binding of a queue to an exchange, of those that answer: each routes by its own copy of
+// them.
+func (c *Cluster) routing(ctx context.Context, queue, exchange string) (bound, asked int, err error) {
 	for _, n := range c.nodes {
 		var bindings []binding
-		if e := n.ask(ctx, "queues/"+vhost+"/"+url.PathEscape(name)+"/bindings", &bindings); e != nil {
+		if e := n.ask(ctx, "queues/"+vhost+"/"+url.PathEscape(queue)+"/bindings", &bindings); e != nil {
 			err = errors.Join(err, e)
 			continue
 		}
 		asked++
-		if slices.Contains(bindings, binding{Source: name}) {
+		if slices.Contains(bindings, binding{Source: exchange}) {
 			bound++
 		}
 	}

@@ -159,21 +159,27 @@ func (k *consumer) queue(q int32) *primitive.MessageQueue {
 	return &primitive.MessageQueue{Topic: k.topic, BrokerName: groupName, QueueId: int(q)}
 }
 
-// ask asks the broker that clients are told as master. A replica has the positions of a while ago.
-func (k *consumer) ask(ctx context.Context, code int, fields map[string]string) (map[string]string, error) {
-	addresses, err := route(ctx, k.namesrv, k.topic)
-	if err != nil {
-		return nil, err
+// master returns a way to ask the broker that clients are told as master: a replica has the positions of a while ago. Who that is
+// is asked again after an error only.
+func (k *consumer) master() func(context.Context, int, map[string]string) (map[string]string, error) {
+	address := ""
+	return func(ctx context.Context, code int, fields map[string]string) (map[string]string, error) {
+		if address == "" {
+			addresses, err := route(ctx, k.namesrv, k.topic)
+			if err != nil {
+				return nil, err
+			}
+			address = addresses[masterID]
+		}
+		answer, _, err := ask(ctx, address, code, fields, nil)
+		if err != nil {
+			address = ""
+		}
+		return answer, err
 	}
-	answer, _, err := ask(ctx, addresses[masterID], code, fields, nil)
-	return answer, err
 }
 
-// committed asks for the group's position in a queue; -1 = none.
-func (k *consumer) committed(ctx context.Context, q int32) (int64, error) {
-	return committed(ctx, k.ask, k.topic, k.group, q)
-}
-
+// committed asks for a group's position in a queue; -1 = none.
 func committed(ctx context.Context, ask func(context.Context, int, map[string]string) (map[string]string, error), topic, group string, q int32) (int64, error) {
 	answer, err := ask(ctx, codeQueryOffset, map[string]string{
 		"consumerGroup": group, "topic": topic, "queueId": strconv.Itoa(int(q)), "setZeroIfNotFound": "false",
@@ -258,8 +264,9 @@ func (k *consumer) commitQueue(ctx context.Context, q int32, next int64) system.
 	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
+	master := k.master()
 	for {
-		at, err := k.committed(ctx, q)
+		at, err := committed(ctx, master, k.topic, k.group, q)
 		switch {
 		case err == nil && at == next:
 			s.Outcome, s.Err = ledger.OK, ""

@@ -248,7 +248,8 @@ func (b broker) givenUp() harness.Scenario {
 func (b broker) passedOver() harness.Scenario {
 	// A row counts as passed over once the lane has gone on after it was suspected. Then the job will find it.
 	const lane = `SELECT count(*) FROM discrepancy d JOIN outbox o USING (event_id) WHERE event_id = %d AND (d.found_at IS NOT NULL OR EXISTS (
-		SELECT FROM outbox p WHERE p.lane = o.lane AND p.status = 'published' AND p.seq > o.seq AND p.created_at > d.suspected_at))`
+		SELECT FROM outbox p WHERE p.lane = o.lane AND p.status = 'published' AND p.seq > o.seq AND p.created_at > d.suspected_at)
+		OR EXISTS (SELECT FROM relay_lane l WHERE l.lane = o.lane AND l.nothing_at > d.suspected_at))`
 	s := reconciling(harness.Scenario{
 		Name: "passed-over", Cost: 40 * time.Second,
 		Summary: "the transaction of an order is held open until a relay that reads on from the last id has passed its row",

@@ -114,9 +114,11 @@ const (
 	passedOver = `SELECT event_id FROM outbox o WHERE status = 'pending' AND $1::text <> ''
 		AND seq < (SELECT max(seq) FROM outbox p WHERE p.lane = o.lane AND p.status = 'published')`
 
-	// What was written when the row had long been seen is published: the relay has read that lane since, without it.
+	// The relay has read that lane since, without the row: what was written when the row had long been seen is published, or
+	// nothing was found there.
 	overtakenSince = `EXISTS (SELECT FROM outbox o JOIN outbox p USING (lane) WHERE o.event_id = d.event_id
-		AND p.status = 'published' AND p.seq > o.seq AND p.created_at > d.suspected_at)`
+			AND p.status = 'published' AND p.seq > o.seq AND p.created_at > d.suspected_at)
+		OR EXISTS (SELECT FROM outbox o JOIN relay_lane l USING (lane) WHERE o.event_id = d.event_id AND l.nothing_at > d.suspected_at)`
 
 	openThoughSettled = `SELECT i.event_id FROM payment_intents i JOIN orders o USING (event_id) WHERE $1::text <> ''
 		AND o.state <> CASE i.status WHEN 'paid' THEN 'paid' WHEN 'refused' THEN 'cancelled' ELSE o.state END`
@@ -232,7 +234,7 @@ func (c *comparison) confirm(ctx context.Context) {
 			proof = "true"
 		}
 		rows, err := tx.Query(ctx, `UPDATE discrepancy d SET found_at = coalesce(found_at, clock_timestamp())
-			WHERE kind = $1 AND suspected_at IS NOT NULL AND event_id = ANY($2) AND `+proof+` RETURNING event_id`, d.kind, ids)
+			WHERE kind = $1 AND suspected_at IS NOT NULL AND event_id = ANY($2) AND (`+proof+`) RETURNING event_id`, d.kind, ids)
 		if err != nil {
 			return err
 		}

@@ -137,6 +137,41 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
+// TestReconcilePassedOverWhenBusinessEnds has a row that was passed over, and no order after it that would tell.
+func TestReconcilePassedOverWhenBusinessEnds(t *testing.T) {
+	for name, tt := range map[string]struct {
+		relay Job
+		found int
+	}{"past-last": {RelayPastLast, 1}, "by-status": {Relay, 0}} {
+		t.Run(name, func(t *testing.T) {
+			e, ctx := newEnv(t), t.Context()
+			e.Progress = consumed{e, ApplyOnce}
+			must(t, PlaceOrder(ctx, e.Service, event(1, 1, 1)))
+			must(t, PlaceOrder(ctx, e.Service, event(2, 1, 2)))
+			e.exec(t, "UPDATE outbox SET status = 'published', published_at = now() WHERE event_id = 2")
+			e.broker.log = append(e.broker.log, event(2, 1, 2))
+			e.drain(t, RelayPastLast) // what was found before there was a suspicion proves nothing
+			for range 2 {
+				_, err := Reconcile(ctx, e.Service)
+				must(t, err)
+			}
+			if got := found(t, e); len(got) != 0 {
+				t.Errorf("found %q before a relay came by", got)
+			}
+			e.drain(t, tt.relay)
+			_, err := Reconcile(ctx, e.Service)
+			must(t, err)
+			if got := found(t, e); len(got) != tt.found {
+				t.Errorf("found %q, want %d", got, tt.found)
+			}
+			e.drain(t, tt.relay)
+			if n := scan[int](t, e, "SELECT count(*) FROM outbox WHERE status = 'pending'"); n != 0 {
+				t.Errorf("%d rows are left", n)
+			}
+		})
+	}
+}
+
 // ofOrdersAndEffects are the suites whose promise a comparison of orders and effects can look after.
 var ofOrdersAndEffects = []string{"outbox", "kafka-acks", "kafka-consume", "rabbitmq-acks", "inbox", "external-effect", "retry-deadletter", "state-order"}
 

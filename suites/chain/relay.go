@@ -172,11 +172,24 @@ func (w *work) read(ctx context.Context, query string, more ...any) (events []Ev
 	}
 	events, w.err = queryEvents(ctx, w.tx, query, append([]any{w.s.batch()}, more...)...)
 	if len(events) == 0 {
+		w.noteNothing(ctx, more...)
 		w.result = Applied
 		return nil
 	}
 	w.ev = events[0]
 	return events
+}
+
+// noteNothing is for whoever looks for rows that no relay will come to: that none was found in these lanes, where some are pending.
+func (w *work) noteNothing(ctx context.Context, lanes ...any) {
+	if len(lanes) == 0 {
+		return
+	}
+	w.do(ctx, func(ctx context.Context, tx pgx.Tx, _ *Service, _ Event) error {
+		_, err := tx.Exec(ctx, `UPDATE relay_lane l SET nothing_at = now()
+			WHERE lane = ANY($1) AND EXISTS (SELECT FROM outbox WHERE lane = l.lane AND status = 'pending')`, lanes...)
+		return err
+	})
 }
 
 // publish hands events to the broker and waits until all are confirmed.

@@ -32,8 +32,9 @@ CREATE INDEX outbox_pending ON outbox (lane, seq) WHERE status = 'pending';
 CREATE INDEX outbox_published ON outbox (lane, seq) WHERE status = 'published';
 CREATE INDEX outbox_written ON outbox (xid, seq);
 
--- Who holds the row of a lane is the only one to publish the keys of that lane.
-CREATE TABLE relay_lane (lane integer PRIMARY KEY);
+-- Who holds the row of a lane is the only one to publish the keys of that lane. nothing_at is when a relay began that found
+-- nothing to publish there although a row was pending: it will not find that one later either.
+CREATE TABLE relay_lane (lane integer PRIMARY KEY, nothing_at timestamptz);
 INSERT INTO relay_lane SELECT generate_series(0, 7);
 
 -- How far a relay got that keeps a position instead of a status in each row.

@@ -196,6 +196,22 @@ func (l *load) confirmed(ctx context.Context, n int) error {
 	})
 }
 
+// again checks that the client works after a fault: what was sent up to now ends and none of it is refused, though what was on
+// its way when the connection broke may be in doubt; and what is sent from now on is confirmed.
+func (l *load) again(ctx context.Context) error {
+	if err := until(ctx, "all sends end", func(context.Context) error {
+		if ok, failed, doubt, text := l.counts(); ok+doubt < int(l.next) {
+			return fmt.Errorf("%d confirmed, %d refused, %d in doubt, %d in all %s", ok, failed, doubt, l.next, text)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	ok, _, _, _ := l.counts()
+	l.send(ctx, sent)
+	return l.confirmed(ctx, ok+sent)
+}
+
 // close flushes and closes the producer and checks that each send ended exactly once.
 func (l *load) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)

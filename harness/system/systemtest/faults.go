@@ -78,7 +78,7 @@ func killed(ctx context.Context, b Bench) error {
 		}
 		l.send(ctx, sent)
 		_, err = leads(ctx, f, l.name, "another node leads", func(s system.Leadership) bool { return s.Leader != nil && s.Leader != leader })
-		err = errors.Join(err, l.confirmed(ctx, 2*sent))
+		err = errors.Join(err, l.again(ctx))
 		if err := errors.Join(err, k.Start(ctx, leader), k.Start(ctx, leader)); err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func paused(ctx context.Context, b Bench) error {
 			return err
 		}
 		l.send(ctx, sent)
-		return l.confirmed(ctx, 3*sent)
+		return l.again(ctx)
 	})
 }
 
@@ -142,7 +142,7 @@ func stopped(ctx context.Context, b Bench) error {
 		}
 		_, err = leads(ctx, f, l.name, "another node leads", func(s system.Leadership) bool { return s.Leader != nil && s.Leader != leader })
 		l.send(ctx, sent)
-		return errors.Join(err, l.confirmed(ctx, 2*sent), k.Start(ctx, leader))
+		return errors.Join(err, l.again(ctx), k.Start(ctx, leader))
 	})
 }
 
@@ -204,7 +204,7 @@ func isolated(ctx context.Context, b Bench) error {
 			}
 		}
 		l.send(ctx, sent)
-		return errors.Join(err, bites(ctx, cut), heals(ctx, cut), l.confirmed(ctx, 2*sent))
+		return errors.Join(err, bites(ctx, cut), heals(ctx, cut), l.again(ctx))
 	})
 }
 
@@ -223,7 +223,7 @@ func linkReset(ctx context.Context, b Bench) error {
 		}
 		l.send(ctx, sent)
 		err = errors.Join(bites(ctx, cut), heals(ctx, cut))
-		return errors.Join(err, l.confirmed(ctx, 2*sent))
+		return errors.Join(err, l.again(ctx))
 	})
 }
 

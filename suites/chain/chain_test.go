@@ -330,8 +330,180 @@ var faults = map[string]func(t *testing.T, e *env, function string) string{
 	"retry-deadletter/record-of-failure/secret": recordOfFailure,
 	"retry-deadletter/record-of-failure/fields": recordOfFailure,
 
+	"delay-task/restart": func(t *testing.T, e *env, function string) string {
+		e.delayed(time.Minute)
+		must(t, get[Command](t, function)(t.Context(), e.Service, first))
+		e.delayed(time.Minute) // another process: its wheel is empty
+		e.due(t)
+		e.scanAll(t, ScanTasks, Remind)
+		return e.effectAnomaly(t, "never-published", mailer, first)
+	},
+
+	"delay-task/paid-meanwhile": func(t *testing.T, e *env, function string) string {
+		e.delayed(time.Minute)
+		must(t, PlaceTimedOrder(t.Context(), e.Service, first))
+		e.deliver(t, PayInTime, first)
+		e.due(t)
+		e.scanAll(t, ScanTasks, get[Executor](t, function))
+		if scan[string](t, e, "SELECT state FROM orders") != "paid" {
+			return "stale-effect"
+		}
+		return ""
+	},
+
+	"delay-task/cancelled-or-moved": func(t *testing.T, e *env, function string) string {
+		e.delayed(time.Minute)
+		moved, kept := event(2, 2, 1), event(3, 3, 1)
+		for _, ev := range []Event{first, moved, kept} {
+			must(t, PlaceTimedOrder(t.Context(), e.Service, ev))
+		}
+		e.due(t)
+		reached, release := e.holdAt(AfterFetch)
+		scanned := start(func() error { _, err := get[Scanner](t, function)(t.Context(), e.Service, Remind); return err })
+		wait(t, reached)
+		e.deliver(t, CancelTask, first)
+		e.deliver(t, MoveTask, moved)
+		release()
+		must(t, scanned())
+		if got := e.effectAnomaly(t, "", mailer, kept); got != "" {
+			return got
+		}
+		if scan[int](t, e, "SELECT count(*) FROM notifications WHERE event_id < 3") > 0 {
+			return "stale-effect"
+		}
+		return ""
+	},
+
+	"delay-task/two-scanners/no-lease": twoScanners,
+	"delay-task/two-scanners/no-fence": twoScanners,
+
+	"delay-task/scanner-killed": func(t *testing.T, e *env, function string) string {
+		e.delayed(time.Minute)
+		must(t, PlaceTimedOrder(t.Context(), e.Service, first))
+		e.due(t)
+		e.crashAt(AfterClaim)
+		e.scanAll(t, get[Scanner](t, function), Remind)
+		e.scanAll(t, get[Scanner](t, function), Remind)
+		if scan[bool](t, e, "SELECT EXISTS (SELECT FROM notifications)") {
+			t.Error("the lease was not over")
+		}
+		e.leaseOver(t)
+		e.scanAll(t, get[Scanner](t, function), Remind)
+		return e.effectAnomaly(t, "never-published", mailer, first)
+	},
+
+	"delay-task/out-of-date": func(t *testing.T, e *env, function string) string {
+		e.delayed(time.Minute)
+		e.Use = time.Minute
+		must(t, PlaceTimedOrder(t.Context(), e.Service, first))
+		must(t, PlaceTimedOrder(t.Context(), e.Service, event(2, 2, 1)))
+		e.due(t)
+		e.exec(t, "UPDATE delay_task SET useful_until = clock_timestamp() WHERE event_id = 1")
+		e.scanAll(t, ScanTasks, get[Executor](t, function))
+		if got := e.effectAnomaly(t, "", mailer, event(2, 2, 1)); got != "" {
+			return got
+		}
+		done := scan[int](t, e, "SELECT count(*) FROM notifications WHERE event_id = 1")
+		switch status := scan[string](t, e, "SELECT status FROM delay_task WHERE event_id = 1"); {
+		case done > 0:
+			return "expired-delivered"
+		case status != "skipped":
+			t.Errorf("the task is %s", status)
+		}
+		return ""
+	},
+
+	"delay-task/clock-skew": func(t *testing.T, e *env, function string) string {
+		e.delayed(time.Minute)
+		must(t, PlaceTimedOrder(t.Context(), e.Service, first))
+		e.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
+		e.scanAll(t, get[Scanner](t, function), Remind)
+		if scan[bool](t, e, "SELECT EXISTS (SELECT FROM notifications)") {
+			return "early"
+		}
+		e.Now = nil
+		e.due(t)
+		e.scanAll(t, get[Scanner](t, function), Remind)
+		return e.effectAnomaly(t, "", mailer, first)
+	},
+
+	"delay-task/kafka-timestamp": func(t *testing.T, e *env, function string) string {
+		e.delayed(time.Minute)
+		must(t, get[Command](t, function)(t.Context(), e.Service, first))
+		for _, late := range []bool{false, true} {
+			if late {
+				e.due(t)
+			}
+			e.scanAll(t, ScanTasks, PublishTask)
+			e.drain(t, Relay)
+			e.consume(t, Consume, ApplyOnce)
+			if !late && scan[bool](t, e, "SELECT EXISTS (SELECT FROM notifications)") {
+				return "early"
+			}
+		}
+		return e.effectAnomaly(t, "", mailer, first)
+	},
+
 	"reconcile/report-only": reportOnly,
 	"reconcile/behind":      consumerBehind,
+}
+
+// delayed makes tasks due so late, and gives the process a wheel of its own.
+func (e *env) delayed(delay time.Duration) *Wheel {
+	e.Delay, e.Lease = delay, time.Minute
+	e.Wheel = &Wheel{}
+	return e.Wheel
+}
+
+// due lets the time of all open tasks come.
+func (e *env) due(t *testing.T) {
+	t.Helper()
+	e.exec(t, "UPDATE delay_task SET due_at = clock_timestamp() - interval '1 second' WHERE status IN ('pending', 'claimed')")
+}
+
+func (e *env) leaseOver(t *testing.T) {
+	t.Helper()
+	e.exec(t, "UPDATE delay_task SET leased_until = clock_timestamp() - interval '1 second' WHERE status = 'claimed'")
+}
+
+// scanAll scans until there is nothing to do, or the process has died.
+func (e *env) scanAll(t *testing.T, scan Scanner, execute Executor) {
+	t.Helper()
+	for range 100 {
+		n, err := scan(t.Context(), e.Service, execute)
+		must(t, err)
+		if n == 0 || err != nil {
+			return
+		}
+	}
+	t.Fatal("the scanner does not come to an end")
+}
+
+// twoScanners: one has a task in hand and stands still, until its lease is over and another has done it.
+func twoScanners(t *testing.T, e *env, function string) string {
+	e.delayed(time.Minute)
+	look, isScanner := Function[Scanner](function)
+	execute, isExecutor := Function[Executor](function)
+	if !isScanner {
+		look = ScanTasks
+	}
+	if !isExecutor {
+		execute = Remind
+	}
+	must(t, PlaceTimedOrder(t.Context(), e.Service, first))
+	e.due(t)
+	inHand := AfterClaim
+	if function == "ScanWithoutClaim" {
+		inHand = AfterFetch
+	}
+	reached, release := e.holdAt(inHand)
+	frozen := start(func() error { _, err := look(t.Context(), e.Service, execute); return err })
+	wait(t, reached)
+	e.leaseOver(t)
+	e.scanAll(t, look, execute)
+	release()
+	must(t, frozen())
+	return e.effectAnomaly(t, "", mailer, first)
 }
 
 // lateCommit: the transaction of the first order stays open until the relay has passed the second. Their keys share a lane.

@@ -11,7 +11,7 @@
 //	relay.go     from the outbox to the broker     state.go    the newest state wins
 //	producer.go  sending without an outbox         redis.go    the same with SETNX
 //	consume.go   fetch, process, settle            payment.go  effects outside of the database
-//	                                               retry.go    errors, retries, dead letters
+//	delay.go     what is to be done later          retry.go    errors, retries, dead letters
 //	                                               reconcile.go both ends compared, and repaired
 //
 // It knows PostgreSQL (pgx) and, for redis.go, Redis or Valkey. It must not import the engine or an adapter: brokers come

@@ -14,6 +14,10 @@ type (
 	Retrier func(ctx context.Context, s *Service, handle Handler, ev Event) (Result, error)
 	// Replayer publishes the dead letter of an event again: Replay.
 	Replayer func(ctx context.Context, s *Service, event uint64) error
+	// Executor does what a task is for: Remind.
+	Executor func(ctx context.Context, s *Service, t Task) (Result, error)
+	// Scanner looks for tasks that are due: ScanTasks.
+	Scanner func(ctx context.Context, s *Service, execute Executor) (int, error)
 	// Recorder makes the record of a failure: NewLetter.
 	Recorder func(s *Service, ev Event, f Failure) Letter
 )
@@ -33,6 +37,26 @@ var functions = map[string]any{
 	"SendWhateverItTakes":   Command(SendWhateverItTakes),
 	"SendUntilConfirmed":    Command(SendUntilConfirmed),
 	"SendAgainAsNew":        Command(SendAgainAsNew),
+
+	"PlaceTimedOrder":   Command(PlaceTimedOrder),
+	"PlaceOrderOnWheel": Command(PlaceOrderOnWheel),
+	"PlaceOrderInLog":   Command(PlaceOrderInLog),
+
+	"ScanTasks":        Scanner(ScanTasks),
+	"ScanByOwnClock":   Scanner(ScanByOwnClock),
+	"ScanUnclaimed":    Scanner(ScanUnclaimed),
+	"ScanWithoutClaim": Scanner(ScanWithoutClaim),
+
+	"Remind":            Executor(Remind),
+	"RemindUnfenced":    Executor(RemindUnfenced),
+	"RemindHoweverLate": Executor(RemindHoweverLate),
+	"CancelUnpaid":      Executor(CancelUnpaid),
+	"CancelUnchecked":   Executor(CancelUnchecked),
+	"PublishTask":       Executor(PublishTask),
+
+	"PayInTime":  Handler(PayInTime),
+	"CancelTask": Handler(CancelTask),
+	"MoveTask":   Handler(MoveTask),
 
 	"Relay":             Job(Relay),
 	"RelayMarkFirst":    Job(RelayMarkFirst),

@@ -234,6 +234,55 @@ func Pairs() []Pair {
 			Query:   openSecrets,
 		},
 		{
+			Name: "delay-task/restart", Guarded: "PlaceTimedOrder", Unsafe: "PlaceOrderOnWheel",
+			Anomaly: "missing-effect/never-published",
+			LookFor: "orders that are unpaid for longer than the delay, most of them from the time before a restart: timers that nobody has written down",
+			Query:   neverDue,
+		},
+		{
+			Name: "delay-task/paid-meanwhile", Guarded: "CancelUnpaid", Unsafe: "CancelUnchecked",
+			Anomaly: "stale-effect",
+			LookFor: "cancelled orders that the book of payments has: compare by reference; updates of a state without the old state in the WHERE",
+		},
+		{
+			Name: "delay-task/cancelled-or-moved", Guarded: "ScanTasks", Unsafe: "ScanWithoutClaim",
+			Anomaly: "stale-effect",
+			LookFor: "effects of tasks that were called off: the time of the effect is later than that of the cancellation",
+		},
+		{
+			Name: "delay-task/two-scanners/no-lease", Guarded: "ScanTasks", Unsafe: "ScanWithoutClaim",
+			Anomaly: "duplicate-effect",
+			LookFor: "events with several effects since a second scanner runs",
+			Query:   twoEffects,
+		},
+		{
+			Name: "delay-task/two-scanners/no-fence", Guarded: "Remind", Unsafe: "RemindUnfenced",
+			Anomaly: "duplicate-effect",
+			LookFor: "events with several effects whose task was claimed more than once: SELECT event_id FROM delay_task WHERE fence > 1",
+			Query:   twoEffects,
+		},
+		{
+			Name: "delay-task/scanner-killed", Guarded: "ScanTasks", Unsafe: "ScanUnclaimed",
+			Anomaly: "missing-effect/never-published",
+			LookFor: "tasks that are claimed for longer than the lease; alarm on the age of the oldest",
+			Query:   heldForEver,
+		},
+		{
+			Name: "delay-task/out-of-date", Guarded: "Remind", Unsafe: "RemindHoweverLate",
+			Anomaly: "expired-delivered",
+			LookFor: "a burst of reminders right after each outage; tasks whose effect is later than their use",
+		},
+		{
+			Name: "delay-task/clock-skew", Guarded: "ScanTasks", Unsafe: "ScanByOwnClock",
+			Anomaly: "early",
+			LookFor: "scanners that compare due times with a time they send along; chronyc tracking on each of them",
+		},
+		{
+			Name: "delay-task/kafka-timestamp", Guarded: "PlaceTimedOrder", Unsafe: "PlaceOrderInLog",
+			Anomaly: "early",
+			LookFor: "records whose CreateTime is later than the time at which their consumer has handled them",
+		},
+		{
 			Name: "reconcile/report-only", Guarded: "Reconcile", Unsafe: "ReportOnly",
 			Anomaly: "missing-effect",
 			LookFor: "discrepancies that are found again in every run: compare the reports of two days",
@@ -256,6 +305,10 @@ func Pairs() []Pair {
 // The queries by which an anomaly is found in the tables of Schema. Yours have other names.
 const (
 	unrepaired = `SELECT kind, count(*), min(found_at) FROM discrepancy WHERE repaired_at IS NULL AND found_at IS NOT NULL GROUP BY kind`
+
+	neverDue = `SELECT event_id FROM orders o WHERE state = 'new' AND NOT EXISTS (SELECT FROM delay_task t WHERE t.event_id = o.event_id)`
+
+	heldForEver = `SELECT event_id, claimed_by FROM delay_task WHERE status = 'claimed' AND leased_until < clock_timestamp()`
 
 	noEvent = `SELECT o.event_id FROM orders o LEFT JOIN outbox x USING (event_id) WHERE x.event_id IS NULL`
 

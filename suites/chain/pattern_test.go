@@ -449,3 +449,32 @@ func BenchmarkChain(b *testing.B) {
 	cancel()
 	relay.Wait()
 }
+
+// TestWheel: nothing fires before its time, in later rounds of the hand neither, and all of it fires.
+func TestWheel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		delays := map[uint64]time.Duration{1: 0, 2: 150 * time.Millisecond, 3: 6400 * time.Millisecond, 4: 20 * time.Second}
+		fired := map[uint64]time.Duration{}
+		w := &Wheel{Fire: func(_ context.Context, ev Event) { fired[ev.ID] = time.Since(began) }}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := start(func() error { w.Run(ctx); return nil })
+		for id, delay := range delays {
+			w.Add(delay, Event{ID: id})
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if w.Left() != 0 {
+			t.Errorf("%d timers are left", w.Left())
+		}
+		cancel()
+		if err := ended(); err != nil {
+			t.Error(err)
+		}
+		for id, delay := range delays {
+			if at := fired[id]; at < delay || at > delay+3*w.tick() {
+				t.Errorf("%s: fired after %s", delay, at)
+			}
+		}
+	})
+}

@@ -120,6 +120,21 @@ CREATE TABLE payment_book (
 	refund    boolean NOT NULL DEFAULT false
 );
 
+-- What is to be done about an order when it is due. fence grows with each claim, so that who was frozen past its lease is known.
+CREATE TABLE delay_task (
+	event_id     bigint PRIMARY KEY,
+	key          bigint NOT NULL,
+	version      bigint NOT NULL,
+	amount       bigint NOT NULL,
+	due_at       timestamptz NOT NULL,
+	useful_until timestamptz, -- null = for ever
+	status       text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'claimed', 'done', 'skipped', 'cancelled')),
+	fence        bigint NOT NULL DEFAULT 0,
+	claimed_by   text,
+	leased_until timestamptz
+);
+CREATE INDEX delay_task_open ON delay_task (due_at) WHERE status IN ('pending', 'claimed');
+
 -- Events that a producer could not hand to the broker, for the resend job.
 CREATE TABLE retry_queue (
 	event_id        bigint PRIMARY KEY,

@@ -83,7 +83,8 @@ type Service struct {
 	Publisher   Publisher
 	Payments    *PaymentClient
 	Progress    Progress
-	Keys        Keys // Redis or Valkey
+	Keys        Keys   // Redis or Valkey
+	Wheel       *Wheel // timers of this process
 
 	NewID   func() uint64                              // draws the id of a new event
 	Applied func(context.Context, Event) (bool, error) // tells whether an event has had its effect; nil = the inbox does
@@ -95,10 +96,14 @@ type Service struct {
 	Deadline  time.Duration // a caller waits no longer for the broker; 0 = 5 s
 	Callers   chan struct{} // its capacity is how many callers may wait; nil = any number
 	Poll      time.Duration // between two looks at an empty outbox; 0 = 50 ms
-	Lease     time.Duration // how long a claimed key of Redis is kept for its owner; 0 = 30 s
+	Lease     time.Duration // how long a claimed task, or key of Redis, is kept for its owner; 0 = 30 s
 	KeepKey   time.Duration // how long Redis remembers what is done; 0 = 24 h
+	Delay     time.Duration // a task is due so long after its order
+	Use       time.Duration // and of use so long after it was due; 0 = for ever
 	Redeliver time.Duration // the broker delivers again within this time
 	Replay    time.Duration // a person replays an event within this time, the longest there is
+
+	Now func() time.Time // the machine's clock; nil = time.Now
 
 	// Point, if set, is called at each named point where a crash matters, and only if all before it went well: at
 	// AfterOrderCommit the order is committed, at AfterBusinessCommit the effect. Its error ends the pattern there, as a
@@ -118,6 +123,8 @@ const (
 	BeforeMark           = "before-mark"
 	AfterMark            = "after-mark"
 	AfterFetch           = "after-fetch"
+	AfterClaim           = "after-claim"
+	BeforeTask           = "before-task" // a task is due, ours and of use: its work begins
 	AfterMarkSeen        = "after-mark-seen"
 	BetweenTransactions  = "between-transactions"
 	AfterPaymentCall     = "after-payment-call"
@@ -133,7 +140,7 @@ const (
 // Points lists all names.
 func Points() []string {
 	return []string{
-		BeforeOrderCommit, AfterOrderCommit, BeforePublish, AfterPublish, AfterConfirm, BeforeMark, AfterMark, AfterFetch, AfterMarkSeen,
+		BeforeOrderCommit, AfterOrderCommit, BeforePublish, AfterPublish, AfterConfirm, BeforeMark, AfterMark, AfterFetch, AfterClaim, BeforeTask, AfterMarkSeen,
 		BetweenTransactions, AfterPaymentCall, BeforeBusinessCommit, AfterBusinessCommit, AfterPark, BeforeSettle, AfterSettle, HalfMoved, AfterPaymentMade,
 	}
 }

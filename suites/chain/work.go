@@ -30,9 +30,11 @@ const (
 	Applied      Result = "applied"
 	Duplicate    Result = "skipped: duplicate"
 	Stale        Result = "skipped: stale"
-	Quarantined  Result = "parked"        // kept for a person, work not done
-	DeadLettered Result = "dead-lettered" // given up after retries
-	Dropped      Result = "dropped"       // unsafe: given up without a trace
+	Settled      Result = "skipped: settled meanwhile" // a task whose order needs it no more
+	OutOfDate    Result = "skipped: out of date"       // a task that is of no use any more; its row says so
+	Quarantined  Result = "parked"                     // kept for a person, work not done
+	DeadLettered Result = "dead-lettered"              // given up after retries
+	Dropped      Result = "dropped"                    // unsafe: given up without a trace
 )
 
 // step is one statement of a transaction, or a few.

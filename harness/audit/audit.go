@@ -295,6 +295,9 @@ func (a *auditor) see(s *segment, e *ledger.Event) {
 				*f |= told
 			case e.Claim == ledger.ClaimFailed && e.Stream == 0:
 				*f |= toldFailed
+				if e.Text == ledger.CalledOff {
+					a.business.calledOff[e.EventID] = true
+				}
 			case e.Claim == ledger.ClaimFailed:
 				*f |= answeredNo
 			}
@@ -310,6 +313,9 @@ func (a *auditor) see(s *segment, e *ledger.Event) {
 		switch e.Kind {
 		case ledger.Ordered:
 			a.order(s, e)
+			if a.times != nil {
+				a.times.ordered(e)
+			}
 		case ledger.Resent:
 			a.business.again(e.EventID, e.To)
 		case ledger.Effect, ledger.OutboxRow, ledger.InboxRow:

@@ -123,6 +123,7 @@ type business struct {
 	last        *eventStream
 	acts        map[uint64]uint64   // an event that is another's act again -> that one
 	byAct       map[uint64][]uint64 // siblings, once it was asked for
+	calledOff   map[uint64]bool     // events of which nothing more was to come
 	behind      []state             // once it was asked for
 	behindKnown bool
 	states      []map[uint32]stateRow
@@ -142,7 +143,7 @@ type stateRow struct {
 }
 
 func newBusiness(h ledger.Header) *business {
-	b := &business{streams: map[uint32]*eventStream{}, acts: map[uint64]uint64{}, rows: map[string]int64{}, lastTable: -1}
+	b := &business{streams: map[uint32]*eventStream{}, acts: map[uint64]uint64{}, calledOff: map[uint64]bool{}, rows: map[string]int64{}, lastTable: -1}
 	b.effects = h.Chain.Effects[:min(len(h.Chain.Effects), maxEffects)]
 	b.states = make([]map[uint32]stateRow, len(b.effects))
 	for i, t := range b.effects {

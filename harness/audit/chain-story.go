@@ -14,6 +14,7 @@ import (
 type chainTeller struct {
 	event     uint64
 	facts     facts
+	calledOff bool
 	effects   map[string]int // table -> how often applied
 	held      []held
 	handed    []handed
@@ -169,6 +170,7 @@ func (t *teller) seeChain(s *segment, e *ledger.Event) bool {
 			c.facts |= told
 		case e.Claim == ledger.ClaimFailed && e.Stream == 0:
 			c.facts |= toldFailed
+			c.calledOff = c.calledOff || e.Text == ledger.CalledOff
 		}
 		return false
 	case ledger.Stored:
@@ -373,6 +375,8 @@ func (t *teller) chainVerdict() (title, text string) {
 		return lost, fmt.Sprintf("%s: it was committed, and %s has no row of it", lost, chain.Orders)
 	case times > 1:
 		return DuplicateEffect, fmt.Sprintf("%s: it was applied %s", DuplicateEffect, manyTimes(times))
+	case times == 1 && c.calledOff:
+		return StaleEffect, StaleEffect + ": it has its effect, and had been called off"
 	case times == 1 && f&toldFailed != 0 && f&told == 0:
 		return PhantomEffect, PhantomEffect + ": it has its effect, and the application took it for failed"
 	case times == 1 && f&rolledBack != 0 && f&rowFound == 0:

@@ -65,6 +65,8 @@ func TestChainChecks(t *testing.T) {
 		{"effect of nothing", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0 a<1 a=1 a>2", effects: "0 1 7", end: 2}, "phantom-effect=1!", Broke},
 		{"taken for failed", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0f a<1 a=1 a>2", effects: "0 1", end: 2, events: lastWord(ledger.ClaimFailed)}, "phantom-effect=1!", Broke},
 		{"failed, and no effect", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0p a<1 a=1 a>2", effects: "1", letters: "0", end: 2, events: lastWord(ledger.ClaimFailed)}, "", Held},
+		{"called off, and no effect", chain{orders: two, publish: "1", consume: "a+ a<0 a=0 a>1", effects: "1", end: 1, events: calledOff}, "unpublished=1!", Broke},
+		{"called off, and done all the same", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0 a<1 a=1 a>2", effects: "0 1", end: 2, events: calledOff}, "stale-effect=1!", Broke},
 
 		{"dead letter lost", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0l a<1 a=1 a>2", effects: "1", end: 2}, "dead-letter-lost=1! missing-effect/dead-letter-dropped=1!", Broke},
 		{"dead letters that nobody reads", chain{orders: two, publish: "0 1", consume: "a+ a<0 a=0l a<1 a=1 a>2", effects: "1", letters: "0", end: 2, header: unread}, "missing-effect/dead-letter-dropped=1!", Broke},
@@ -127,6 +129,11 @@ func lastWord(claim ledger.Claim) func(js []mutate.Journal) {
 	return func(js []mutate.Journal) {
 		js[1].Events = slices.Insert(js[1].Events, 0, ledger.Event{Kind: ledger.Claimed, EventID: orderID(0), Claim: claim, At: 1})
 	}
+}
+
+func calledOff(js []mutate.Journal) {
+	lastWord(ledger.ClaimFailed)(js)
+	js[1].Events[0].Text = ledger.CalledOff
 }
 
 func stuckAfter(d time.Duration) func(js []mutate.Journal) {

@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	register(check{name: "delay", version: 2, reports: []string{Early, Late, ExpiredDelivered}, start: func(a *auditor) any {
+	register(check{name: "delay", version: 3, reports: []string{Early, Late, ExpiredDelivered}, start: func(a *auditor) any {
 		if a.header.Delay == (ledger.Delay{}) {
 			return nil
 		}
@@ -25,6 +25,9 @@ func init() {
 //	late               first delivered after confirm + due + allowance
 //	expired-delivered  delivered after confirm + TTL + allowance
 //
+// Of a business event with a delay of its own, which the end of its transaction tells (Chain.Tasks), that transaction counts, and
+// if it was moved, the last one.
+//
 // Only arms with a delay pay for the two times of each message.
 type delayCheck struct {
 	a     *auditor
@@ -35,6 +38,9 @@ type times struct{ sent, confirmed int64 }
 
 // answer takes the Complete of a message.
 func (c *delayCheck) answer(e *ledger.Event) {
+	if c.a.header.Chain.Tasks {
+		return // the delay is the event's, and its message may be sent when that is over
+	}
 	t, ok := c.times[e.ID()]
 	if !ok {
 		t.sent = math.MaxInt64
@@ -48,8 +54,29 @@ func (c *delayCheck) answer(e *ledger.Event) {
 	c.times[e.ID()] = t
 }
 
+// ordered takes the end of the transaction with which a delay begins, or begins again.
+func (c *delayCheck) ordered(e *ledger.Event) {
+	if !c.a.header.Chain.Tasks || e.Sent == 0 || e.Outcome == ledger.Failed {
+		return
+	}
+	id := identity(e.EventID)
+	t, again := c.times[id]
+	if again && e.Outcome != ledger.OK {
+		return // it may not have been moved
+	}
+	t.sent = max(t.sent, e.Sent)
+	if e.Outcome == ledger.OK {
+		t.confirmed = max(t.confirmed, e.At)
+	}
+	c.times[id] = t
+}
+
 func (c *delayCheck) receivedNext(d *delivery) {
-	t, ok := c.times[d.e.ID()]
+	of := d.e.ID()
+	if c.a.header.Chain.Tasks {
+		of = identity(d.event)
+	}
+	t, ok := c.times[of]
 	if !ok || d.e.Stream == 0 {
 		return
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 func init() {
-	register(check{name: PhantomEffect, version: 3, reports: []string{PhantomEffect}, start: func(a *auditor) any { return &phantomEffectCheck{a} }})
+	register(check{name: PhantomEffect, version: 4, reports: []string{PhantomEffect}, start: func(a *auditor) any { return &phantomEffectCheck{a} }})
 }
 
 // phantomEffectCheck finds effects of business events that did not happen:
@@ -15,6 +15,7 @@ func init() {
 //	nobody ever asked for it (no transaction, no invoke, no row)  phantom-effect
 //	its transaction was rolled back, or has no row where it must  phantom-effect
 //	the application's last word was that it failed                phantom-effect
+//	that last word was that it is called off                      stale-effect, of another check
 //	a row of it is of another key, or version             phantom-effect
 //	in doubt, and nothing says that it did not happen             it may have
 type phantomEffectCheck struct{ a *auditor }
@@ -30,6 +31,8 @@ func (c *phantomEffectCheck) conclude() error {
 		}
 		id, why := identity(event), ""
 		switch {
+		case a.business.calledOff[event]:
+			return
 		case *f&toldFailed != 0 && *f&told == 0:
 			why = "the application took it for failed"
 		case a.uncommitted(*f):

@@ -10,16 +10,26 @@ import (
 )
 
 func init() {
-	register(check{name: StaleEffect, version: 2, reports: []string{StaleEffect}, start: func(a *auditor) any { return &staleCheck{a} }})
+	register(check{name: StaleEffect, version: 3, reports: []string{StaleEffect}, start: func(a *auditor) any { return &staleCheck{a} }})
 }
 
 // staleCheck finds keys whose state at the end is older than one that had been applied. If the newer
-// one was never applied, its effect is missing; the older one does not stand over it.
+// one was never applied, its effect is missing; the older one does not stand over it. And it finds effects of what was
+// called off, by a word that was accepted: whoever was at work on it knew the older state only.
 type staleCheck struct{ a *auditor }
 
 func (c *staleCheck) conclude() error {
 	if !c.a.chained() {
 		return nil
+	}
+	for _, event := range slices.Sorted(maps.Keys(c.a.business.calledOff)) {
+		if f := c.a.business.of(event); !f.any(effectBit) {
+			continue
+		}
+		id := identity(event)
+		c.a.findings.add(findingKey{anomaly: StaleEffect}, id, "", func() string {
+			return fmt.Sprintf("there is an effect of event %s, though it had been called off before anybody was at work on it", id)
+		})
 	}
 	stale := map[statePlace]state{} // the newest one that was applied
 	behind, err := c.a.behind()

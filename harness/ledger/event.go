@@ -87,8 +87,8 @@ const (
 	// EventID as in its Invoke.
 	Complete
 	// Claimed tells the caller something apart from, and usually before, the Complete. EventID as in the
-	// Invoke. With Stream 0 it is the application's last word on the business event EventID. Sent, if not 0, is when
-	// the caller began to wait for it.
+	// Invoke. With Stream 0 it is the application's last word on the business event EventID; ClaimFailed with Text CalledOff
+	// says that what was to come of it later must not come any more. Sent, if not 0, is when the caller began to wait for it.
 	Claimed
 	// Stored is one record of the final read, in the order of the destination: (Stream, Seq) as the
 	// payload says, Pos, Digest of the payload read, Key as read, View.
@@ -120,7 +120,8 @@ const (
 	// OutboxRow is one row of the outbox, found at the end: EventID, Key, Text = its state.
 	OutboxRow
 	// Ordered is the end of a business transaction, Outcome that of its COMMIT: EventID, Key, N = the
-	// version of the key's state (0 = VersionOf the event), Text = what was asked for, Sent when its COMMIT was.
+	// version of the key's state (0 = VersionOf the event), Text = what was asked for, Sent when its COMMIT was, or, of one
+	// with a delay, when it began. Once more, of a later one that begins the delay of the event again.
 	// An Invoke of the writer's stream, without an EventID, covers it before.
 	Ordered
 	// Inject is the strike of a fault: Text = injection id, Detail = fault and targets. At is before
@@ -192,6 +193,9 @@ const (
 	TableInbox      = "inbox"
 	TableDeadLetter = "dead_letter"
 )
+
+// CalledOff is the Text of a last word: the task of a business event was cancelled, or there is nothing left for it to do.
+const CalledOff = "called off"
 
 // RowGivenUp is the state of a row of the outbox that its relay has given up, whether the broker has its event or not.
 const RowGivenUp = "given up"

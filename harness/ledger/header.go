@@ -89,6 +89,9 @@ type Chain struct {
 	// found at the end, must have their effect. Otherwise they begin at the producer, and those whose send
 	// was confirmed, or claimed sent, must.
 	Ordered bool `json:",omitempty"`
+	// Tasks says that Delay is that of a task which the transaction of a business event writes: it is counted from there, not
+	// from the send of a message.
+	Tasks bool `json:",omitempty"`
 	// Orders is the table (TableOutbox or the Text of Effect rows) that holds a row of each committed
 	// business event for ever. A committed one without a row is lost, a published one that was not
 	// committed for certain and has no row is published-uncommitted. Empty = there is no such table.

@@ -120,6 +120,10 @@ type queueInfo struct {
 	Messages int64  `json:"messages"`
 	Ready    int64  `json:"messages_ready"`
 	Unacked  int64  `json:"messages_unacknowledged"`
+	// Of a quorum queue, by its record in the metadata: who became its leader last, and which members' nodes run.
+	Leader  string   `json:"leader"`
+	Members []string `json:"members"`
+	Online  []string `json:"online"`
 }
 
 // member is what a node tells of one member of a quorum queue. The numbers are "" where the member could not be asked.

@@ -2,6 +2,9 @@ package rabbitmq
 
 import (
 	"context"
+	"fmt"
+
+	"golang.org/x/mod/semver"
 
 	"conform/harness/internal/container"
 	"conform/harness/internal/disk"
@@ -27,6 +30,19 @@ func (c *Cluster) openDisks(ctx context.Context, owner container.Owner, prefix s
 	}
 	c.Faults = disks.FaultsOf(c.rack, c.diskNode)
 	return err
+}
+
+// sync makes durable what the nodes have written. Before 4.2 the metadata are Mnesia's, which keeps what is new in memory for some
+// seconds and never asks for an fsync: a queue that was declared shortly before a power loss is gone, whatever it holds.
+func (c *Cluster) sync(ctx context.Context) error {
+	if c.config.diskMiB > 0 && semver.Compare("v"+c.version, "v4.2") < 0 {
+		for _, n := range c.nodes {
+			if _, err := n.ctl(ctx, "rabbitmqctl", "-q", "eval", "mnesia:sync_log()."); err != nil {
+				return fmt.Errorf("make the metadata of %s durable: %w", n.name, err)
+			}
+		}
+	}
+	return c.rack.Sync(ctx)
 }
 
 func (n *Node) disks() disks.Node {

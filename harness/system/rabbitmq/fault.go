@@ -145,7 +145,7 @@ func (c *Cluster) LimitQueues(ctx context.Context, destinations []string, limits
 		definition[name] = n
 		words = append(words, fmt.Sprintf("%s=%d", name, n))
 	}
-	path := func(queue string) string { return "policies/" + vhost + "/" + url.PathEscape("limit of "+queue) }
+	path := func(queue string) string { return "policies/" + vhost + "/" + url.PathEscape(limitOf(queue)) }
 	f := &fault{}
 	f.look = func(ctx context.Context) (system.Evidence, error) {
 		e := system.Evidence{Bit: true}
@@ -153,6 +153,7 @@ func (c *Cluster) LimitQueues(ctx context.Context, destinations []string, limits
 		for _, queue := range destinations {
 			var q struct {
 				Effective map[string]any `json:"effective_policy_definition"`
+				Policy    string         `json:"policy"` // before 4.3 its name is all that is told
 			}
 			if err := c.anyNode(ctx, func(n *Node) error { return n.ask(ctx, queuePath(queue), &q) }); err != nil {
 				return system.Evidence{}, err
@@ -161,9 +162,9 @@ func (c *Cluster) LimitQueues(ctx context.Context, destinations []string, limits
 			if err != nil {
 				return system.Evidence{}, err
 			}
-			e.Bit = e.Bit && len(q.Effective) >= len(definition)
+			e.Bit = e.Bit && (len(q.Effective) >= len(definition) || q.Policy == limitOf(queue))
 			e.Count += ready
-			details = append(details, fmt.Sprintf("%s: %v in force, %d messages", queue, q.Effective, ready))
+			details = append(details, fmt.Sprintf("%s: %v of policy %q in force, %d messages", queue, q.Effective, q.Policy, ready))
 		}
 		e.Detail = strings.Join(details, "; ")
 		return e, nil
@@ -191,6 +192,9 @@ func (c *Cluster) LimitQueues(ctx context.Context, destinations []string, limits
 	}
 	return f, nil
 }
+
+// limitOf names the policy that limits a queue.
+func limitOf(queue string) string { return "limit of " + queue }
 
 // quoteMeta quotes a name for Erlang's regular expressions.
 func quoteMeta(name string) string {

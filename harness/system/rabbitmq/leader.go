@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/mod/semver"
+
 	"conform/harness/system"
 )
 
@@ -40,7 +42,7 @@ func (c *Cluster) leadership(ctx context.Context, queue string) (system.Leadersh
 	if first.kind != Quorum {
 		return first.Leadership, nil
 	}
-	if len(first.InSync) == len(first.Replicas) || first.Leader == nil {
+	if len(first.InSync) == len(first.Replicas) || first.Leader == nil || first.written == nil {
 		return first.Leadership, nil
 	}
 	// The members were asked one after the other while messages went on: ask again who has what was committed then.
@@ -65,7 +67,7 @@ type view struct {
 	system.Leadership
 	kind          string
 	commit        int64
-	written, term map[system.Node]int64
+	written, term map[system.Node]int64 // nil = the members were not asked
 }
 
 // newest returns the view with the leader of the highest term, or any.
@@ -148,11 +150,33 @@ func (n *Node) look(ctx context.Context, queue string) (view, error) {
 			return v, nil
 		}
 	}
+	if semver.Compare("v"+c.version, "v4.3") < 0 {
+		// Before 4.3 the members are not told as long as one of them is down: the answer is 500, or comes too late.
+		var q queueInfo
+		if err := n.ask(ctx, queuePath(queue), &q); err != nil || len(q.Online) < len(q.Members) {
+			return c.record(q), err
+		}
+	}
 	members, err := n.members(ctx, queue)
 	if err != nil {
 		return view{}, err
 	}
 	return c.read(members), nil
+}
+
+// record makes a view of a quorum queue's record in the metadata. Of the members only the leader is known to be in sync, and a
+// leader that does not run, or has no majority, is none.
+func (c *Cluster) record(q queueInfo) view {
+	v := view{kind: Quorum, commit: -1}
+	for _, name := range q.Members {
+		if n := c.node(name); n != nil {
+			v.Replicas = append(v.Replicas, n)
+		}
+	}
+	if leader := c.node(q.Leader); leader != nil && q.State == "running" && slices.Contains(q.Online, q.Leader) && 2*len(q.Online) > len(q.Members) {
+		v.Leader, v.InSync = leader, []system.Node{leader}
+	}
+	return v
 }
 
 // kind is the type of a queue as it was made; "" for one that we did not make.

@@ -107,7 +107,7 @@ func (c *Cluster) create(ctx context.Context, spec system.DestinationSpec) error
 			return err
 		}
 	}
-	return c.rack.Sync(ctx)
+	return c.sync(ctx)
 }
 
 // declare makes exchanges, queues and bindings. The target comes first: a queue that dead-letters into nothing loses.

@@ -51,9 +51,10 @@ const (
 	paramFailEvent = "fail-event"
 	paramFailAs    = "fail-as"
 	paramFailTimes = "fail-times"
-	// paramLease and paramKeep are Lease and KeepKey of chain.Service.
-	paramLease = "lease"
-	paramKeep  = "keep"
+	// paramKeep is KeepKey of chain.Service.
+	paramKeep = "keep"
+	// paramAhead "true" says that records say they are of the future; the first that does is the strike.
+	paramAhead = "ahead"
 )
 
 // defaultConsumer is a consumer's name in the inbox.
@@ -114,6 +115,7 @@ type consuming struct {
 	handler chain.Handler
 	work    time.Duration
 	failNth int
+	future  bool // a record of the future is still to be seen
 	planned plannedFailure
 	names   renamer
 
@@ -180,7 +182,8 @@ func newConsuming(ctx context.Context, s *worker.Session) (*consuming, error) {
 	settings := &settingsOf{params: p}
 	c.service = newService(s, settings, c.pool)
 	c.service.Point = c.at
-	c.service.Lease, c.service.KeepKey = settings.duration(paramLease), settings.duration(paramKeep)
+	c.service.KeepKey = settings.duration(paramKeep)
+	c.future = p[paramAhead] == "true"
 	c.service.NewID = func() uint64 { return c.names.rename(c.renaming) }
 	c.names.s = s
 	if p[paramLetter] != "" {
@@ -380,6 +383,15 @@ func (c *consuming) poll(ctx context.Context, wait time.Duration) ([]system.Deli
 		}
 	}
 	c.s.Count(worker.Counts{Received: int64(len(ds))})
+	if c.future && len(ds) > 0 {
+		if at, ok := kafka.CreateTime(ds[0]); ok && time.Until(at) > 0 {
+			c.future = false
+			proof := fmt.Sprintf("the record at %d/%d, which is here, says that it is of %s from now", ds[0].Partition, ds[0].Offset, time.Until(at).Round(time.Millisecond))
+			if failed := strike(c.s, strikeAhead, "records say that they are of the time when they are due", proof, 1); failed != nil {
+				return nil, failed
+			}
+		}
+	}
 	c.positions.Lock()
 	defer c.positions.Unlock()
 	for _, d := range ds {

@@ -25,7 +25,13 @@ var leftFor = map[string]string{
 	"ResendDue":         "SELECT count(*) FROM retry_queue",
 	"Reconcile":         unreconciled,
 	roleExecutor:        "SELECT count(*) FROM payment_intents WHERE status = 'pending'",
+	"ScanTasks":         openTasks,
+	"ScanByOwnClock":    openTasks,
+	"ScanWithoutClaim":  openTasks,
+	"ScanUnclaimed":     "SELECT count(*) FROM delay_task WHERE status = 'pending'",
 }
+
+const openTasks = "SELECT count(*) FROM delay_task WHERE status IN ('pending', 'claimed')"
 
 // unreconciled counts orders without an effect, second orders of one wish, rows that are not published and effects that happened
 // twice, or of an order that was cancelled.
@@ -45,6 +51,9 @@ func chainDrained(ctx context.Context, e harness.ArmEnv) (done bool, seen string
 		job := p.Role
 		if strings.HasSuffix(p.Role, "-"+roleJob) {
 			job = or(p.Params[paramJob], "Relay")
+		}
+		if p.Role == roleScanner {
+			job = or(p.Params[paramScan], "ScanTasks")
 		}
 		if q, ok := leftFor[job]; ok && p.Params[paramOnce] == "" {
 			queries = append(queries, q)

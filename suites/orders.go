@@ -43,6 +43,14 @@ const (
 	// paramRedeliver and paramReplay are those of chain.Service.
 	paramRedeliver = "redeliver"
 	paramReplay    = "replay"
+	// paramDelay, paramUse and paramLease are Delay, Use and Lease of chain.Service. Where there is a delay, it is counted from
+	// the time at which the command began.
+	paramDelay = "delay"
+	paramUse   = "use"
+	paramLease = "lease"
+	// paramFollow is a chain.Handler by name that is called with each fourth order, once it is placed, and after which nothing
+	// is left to do about the order; default none.
+	paramFollow = "follow"
 )
 
 // settingsOf reads numbers and durations; the first one that cannot be read is the error.
@@ -91,6 +99,7 @@ func newService(s *worker.Session, p *settingsOf, pool *pgxpool.Pool) *chain.Ser
 		Name: or(p.params[paramConsumer], defaultConsumer), Destination: s.Config.Client.Destination, DB: pool, Log: s.Log,
 		Batch: p.number(paramBatch), Tries: p.number(paramTries), Deadline: p.duration(paramDeadline),
 		Redeliver: p.duration(paramRedeliver), Replay: p.duration(paramReplay), Poll: cmp.Or(p.duration(paramEvery), 20*time.Millisecond),
+		Delay: p.duration(paramDelay), Use: p.duration(paramUse), Lease: p.duration(paramLease),
 		Backoff: chain.Backoff{First: 20 * time.Millisecond, Max: 500 * time.Millisecond, Jitter: 0.5, Seed: s.Config.Seed},
 		Point: func(ctx context.Context, point string, ev chain.Event) error {
 			return s.PointOf(ctx, point, ev.ID, ev.Key)
@@ -122,11 +131,18 @@ func (b broker) ordersRole() worker.Role {
 		out.own, out.timeout = o.claims, p.duration(paramTimeout)
 		o.service = newService(s, p, pool)
 		o.service.Publisher, o.service.Point = out, o.point
+		o.timed = o.service.Delay > 0
+		if p.params[paramFollow] != "" {
+			o.follow = function[chain.Handler](p, paramFollow, "")
+		}
 		if p.err != nil {
 			return p.err
 		}
 		if err := s.Ready(ctx); err != nil {
 			return err
+		}
+		if p.params[paramCommand] == "PlaceOrderOnWheel" {
+			defer o.turnWheel(ctx)()
 		}
 		return o.run(ctx)
 	}
@@ -138,14 +154,20 @@ type ordering struct {
 	command chain.Command
 	service *chain.Service
 	claims  bool
+	timed   bool
+	follow  chain.Handler // nil = none
 	names   renamer
 
 	mu sync.Mutex
 	at map[uint64]*order // under way, by event id
+	// since is when the first order was followed up, followed how many were.
+	since    int64
+	followed int
 }
 
 // order is one command under way.
 type order struct {
+	began     int64
 	asked     int64 // when its COMMIT was
 	committed bool
 	renamed   bool
@@ -259,16 +281,15 @@ func eventOf(c worker.Config, id uint64) chain.Event {
 
 // one carries out the command for an event. The error is that of the journal.
 func (o *ordering) one(ctx context.Context, ev chain.Event) error {
-	this := &order{}
+	this := &order{began: worker.Now()}
 	o.track(ev.ID, this)
 	service := *o.service
 	service.NewID = func() uint64 {
 		id := o.names.rename(ev)
 		this.renamed = true
-		o.track(id, &order{renamed: true})
+		o.track(id, &order{renamed: true, began: worker.Now()})
 		return id
 	}
-	began := worker.Now()
 	err := o.command(ctx, &service, ev)
 	if err != nil {
 		o.s.Log.Info("command failed", "event", ev.ID, "error", chain.Redact(err))
@@ -279,7 +300,7 @@ func (o *ordering) one(ctx context.Context, ev chain.Event) error {
 	if o.claims {
 		stream, seq := ledger.SplitEventID(ev.ID)
 		e := ledger.Event{
-			Kind: ledger.Claimed, Stream: stream, Seq: seq, EventID: ev.ID, Claim: ledger.ClaimSent, At: worker.Now(), Sent: began,
+			Kind: ledger.Claimed, Stream: stream, Seq: seq, EventID: ev.ID, Claim: ledger.ClaimSent, At: worker.Now(), Sent: this.began,
 		}
 		if err != nil {
 			e.Claim = ledger.ClaimFailed // that is an answer, too
@@ -290,7 +311,7 @@ func (o *ordering) one(ctx context.Context, ev chain.Event) error {
 		return nil
 	}
 	if this.committed {
-		return nil
+		return o.followUp(ctx, ev)
 	}
 	outcome := ledger.Failed
 	switch {
@@ -313,6 +334,9 @@ func (o *ordering) point(ctx context.Context, point string, ev chain.Event) erro
 	o.mu.Lock()
 	this := o.at[ev.ID]
 	o.mu.Unlock()
+	if point == chain.BeforeTask || this == nil && point == chain.AfterBusinessCommit { // a timer of this process
+		return atTask(ctx, o.s, point, ev)
+	}
 	if this != nil {
 		switch point {
 		case chain.BeforeOrderCommit, chain.BeforeBusinessCommit:
@@ -330,6 +354,9 @@ func (o *ordering) point(ctx context.Context, point string, ev chain.Event) erro
 func (o *ordering) ordered(ev chain.Event, this *order, outcome ledger.Outcome) error {
 	if outcome == ledger.OK {
 		o.s.Count(worker.Counts{Ordered: 1})
+	}
+	if o.timed {
+		this.asked = this.began
 	}
 	o.s.Record(ledger.Event{
 		Kind: ledger.Ordered, EventID: ev.ID, Key: ev.Key, N: ev.Version, Outcome: outcome, Sent: this.asked, At: worker.Now(), Text: "order",

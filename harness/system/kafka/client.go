@@ -39,7 +39,7 @@ func ProducerSettings() map[string]string {
 		"retries":             "how often a batch is sent again; default -1 = without limit",
 		"batch.max.bytes":     "of one batch; default 1000012",
 		"max.buffered":        "records in the client before Send waits; default 10000",
-		"timestamp.age.ms":    "how old the records say they are; default 0",
+		"timestamp.age.ms":    "how old the records say they are, negative = of the future; default 0",
 		"compression":         "none, gzip, snappy, lz4 or zstd; default none",
 	}
 }

@@ -361,3 +361,12 @@ func (c *consumer) Close(context.Context) error {
 	c.client.Close()
 	return nil
 }
+
+// CreateTime returns the time that a record says it is of. It is false where d is no delivery of Kafka's.
+func CreateTime(d system.Delivery) (time.Time, bool) {
+	r, ok := d.Handle.(*kgo.Record)
+	if !ok {
+		return time.Time{}, false
+	}
+	return r.Timestamp, true
+}

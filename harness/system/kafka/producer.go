@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -25,7 +26,7 @@ func (Clients) OpenProducer(_ context.Context, c system.ClientConfig) (system.Pr
 		retries     = s.number("retries", -1, -1)
 		batch       = s.number("batch.max.bytes", 1000012, 1024)
 		buffered    = s.number("max.buffered", 10000, 1)
-		age         = s.millis("timestamp.age.ms", 0, 0)
+		age         = s.millis("timestamp.age.ms", 0, math.MinInt32)
 		compression = s.choice("compression", "none", "none", "gzip", "snappy", "lz4", "zstd")
 	)
 	if idempotent && acks != "all" && acks != "-1" {
@@ -93,7 +94,7 @@ func (p *producer) Send(ctx context.Context, m system.Message, done func(system.
 		return
 	}
 	r := &kgo.Record{Key: m.Key, Value: m.Payload, Partition: m.Partition}
-	if p.age > 0 {
+	if p.age != 0 {
 		r.Timestamp = time.Now().Add(-p.age)
 	}
 	p.client.Produce(context.WithoutCancel(ctx), r, func(r *kgo.Record, err error) {

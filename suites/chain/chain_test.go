@@ -330,6 +330,33 @@ var faults = map[string]func(t *testing.T, e *env, function string) string{
 	"retry-deadletter/record-of-failure/secret": recordOfFailure,
 	"retry-deadletter/record-of-failure/fields": recordOfFailure,
 
+	"rocketmq-transaction/crash-before-end": func(t *testing.T, e *env, function string) string {
+		h := e.halves()
+		e.crashAt(AfterOrderCommit)
+		if err := PlaceOrderBetween(t.Context(), e.Service, first); err == nil {
+			t.Fatal("no crash")
+		}
+		h.ask(t, get[Checker](t, function))
+		if len(e.broker.log) == 0 {
+			return "unpublished"
+		}
+		return ""
+	},
+
+	"rocketmq-transaction/rolled-back": func(t *testing.T, e *env, function string) string {
+		h := e.halves()
+		e.OutOfStock = func(Event) bool { return true }
+		e.crashAt(AfterOrderRollback)
+		if err := PlaceOrderBetween(t.Context(), e.Service, first); !errors.Is(err, ErrOutOfStock) {
+			t.Fatal(err)
+		}
+		h.ask(t, get[Checker](t, function))
+		if len(e.broker.log) > 0 {
+			return "published-uncommitted"
+		}
+		return ""
+	},
+
 	"delay-task/restart": func(t *testing.T, e *env, function string) string {
 		e.delayed(time.Minute)
 		must(t, get[Command](t, function)(t.Context(), e.Service, first))

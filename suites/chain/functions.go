@@ -42,6 +42,11 @@ var functions = map[string]any{
 	"PlaceOrderOnWheel": Command(PlaceOrderOnWheel),
 	"PlaceOrderInLog":   Command(PlaceOrderInLog),
 
+	"PlaceOrderBetween": Command(PlaceOrderBetween),
+	"CheckInTable":      Checker(CheckInTable),
+	"CheckInMemory":     Checker(CheckInMemory),
+	"CheckHopefully":    Checker(CheckHopefully),
+
 	"ScanTasks":        Scanner(ScanTasks),
 	"ScanByOwnClock":   Scanner(ScanByOwnClock),
 	"ScanUnclaimed":    Scanner(ScanUnclaimed),

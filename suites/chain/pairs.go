@@ -234,6 +234,16 @@ func Pairs() []Pair {
 			Query:   openSecrets,
 		},
 		{
+			Name: "rocketmq-transaction/crash-before-end", Guarded: "CheckInTable", Unsafe: "CheckInMemory",
+			Anomaly: "unpublished",
+			LookFor: "committed orders without an effect, most of them from the seconds before a producer's restart; a checkLocalTransaction that reads a map",
+		},
+		{
+			Name: "rocketmq-transaction/rolled-back", Guarded: "CheckInTable", Unsafe: "CheckHopefully",
+			Anomaly: "published-uncommitted",
+			LookFor: "consumers that look up the order of an event and find none; a checkLocalTransaction whose last line returns COMMIT",
+		},
+		{
 			Name: "delay-task/restart", Guarded: "PlaceTimedOrder", Unsafe: "PlaceOrderOnWheel",
 			Anomaly: "missing-effect/never-published",
 			LookFor: "orders that are unpaid for longer than the delay, most of them from the time before a restart: timers that nobody has written down",

@@ -13,6 +13,13 @@ CREATE TABLE orders (
 	created_at timestamptz NOT NULL DEFAULT now()
 );
 
+-- What became of the transaction of an order whose message the broker holds back, for whoever is asked.
+CREATE TABLE order_fate (
+	event_id   bigint PRIMARY KEY,
+	fate       text NOT NULL CHECK (fate IN ('committed', 'rolled back')),
+	decided_at timestamptz NOT NULL DEFAULT now()
+);
+
 -- What is to be published. seq is drawn when the row is inserted, not when it commits: a lower one may become visible after
 -- a higher one. xid is the transaction that wrote the row, and tells which rows can no longer be overtaken.
 CREATE TABLE outbox (

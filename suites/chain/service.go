@@ -85,6 +85,10 @@ type Service struct {
 	Progress    Progress
 	Keys        Keys   // Redis or Valkey
 	Wheel       *Wheel // timers of this process
+	Halves      HalfPublisher
+	Memory      *Memory // of a process that places orders between halves
+
+	OutOfStock func(Event) bool // whether an order is to be refused; nil = never
 
 	NewID   func() uint64                              // draws the id of a new event
 	Applied func(context.Context, Event) (bool, error) // tells whether an event has had its effect; nil = the inbox does
@@ -117,6 +121,7 @@ type Service struct {
 const (
 	BeforeOrderCommit    = "before-order-commit"
 	AfterOrderCommit     = "after-order-commit"
+	AfterOrderRollback   = "after-order-rollback"
 	BeforePublish        = "before-publish"
 	AfterPublish         = "after-publish" // for adapters: handed over, not confirmed
 	AfterConfirm         = "after-confirm"
@@ -140,7 +145,7 @@ const (
 // Points lists all names.
 func Points() []string {
 	return []string{
-		BeforeOrderCommit, AfterOrderCommit, BeforePublish, AfterPublish, AfterConfirm, BeforeMark, AfterMark, AfterFetch, AfterClaim, BeforeTask, AfterMarkSeen,
+		BeforeOrderCommit, AfterOrderCommit, AfterOrderRollback, BeforePublish, AfterPublish, AfterConfirm, BeforeMark, AfterMark, AfterFetch, AfterClaim, BeforeTask, AfterMarkSeen,
 		BetweenTransactions, AfterPaymentCall, BeforeBusinessCommit, AfterBusinessCommit, AfterPark, BeforeSettle, AfterSettle, HalfMoved, AfterPaymentMade,
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"unicode"
 )
 
-//go:embed orders.go relay.go producer.go consume.go queue.go inbox.go state.go redis.go payment.go retry.go delay.go reconcile.go work.go
+//go:embed orders.go relay.go producer.go consume.go queue.go inbox.go state.go redis.go payment.go retry.go delay.go reconcile.go work.go half.go
 var files embed.FS
 
 // The marks of the line that makes the difference.

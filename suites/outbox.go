@@ -112,6 +112,8 @@ var also = map[string][]string{
 	"RetryAsNew":   {"phantom-effect"},                         // nobody asked for anything under the new id
 	// It publishes what it has let go of already: the lane's next relay overtakes it.
 	"RelayMarkFirst": {"reordered-store"},
+	// It executes what was put off by the copy that it has read.
+	"ScanWithoutClaim": {"early"},
 	// Of what it logs and forgets, the outcome of some is not known.
 	"SendOrLog": {"lost/client-buffer"},
 }

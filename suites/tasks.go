@@ -116,17 +116,18 @@ func scanTasks(ctx context.Context, s *worker.Session) error {
 		return result, handledTask(s, t.Event, result)
 	}
 	tell := p.params[paramTell] == "true"
-	var last time.Time
+	last := int64(0)
 	return untilStopped(ctx, s, func(ctx context.Context) error {
 		return chain.RunScans(ctx, service, func(ctx context.Context, service *chain.Service) (int, error) {
-			if tell && !last.IsZero() {
+			now := worker.Now()
+			if tell && last != 0 {
 				tell = false
-				pause := time.Since(last).Round(time.Millisecond)
-				if err := strikeSince(s, last.UnixNano(), strikePause, "nobody looks for tasks between two scans", fmt.Sprintf("%s from one scan to the next", pause), 1); err != nil {
+				pause := time.Duration(now - last).Round(time.Millisecond)
+				if err := strikeSince(s, last, strikePause, "nobody looks for tasks between two scans", fmt.Sprintf("%s from one scan to the next", pause), 1); err != nil {
 					return 0, err
 				}
 			}
-			last = time.Now()
+			last = now
 			return scan(ctx, service, telling)
 		})
 	})

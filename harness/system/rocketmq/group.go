@@ -49,27 +49,32 @@ func (c *Cluster) GroupPositions(ctx context.Context, destination, group string)
 	if err != nil {
 		return nil, fmt.Errorf("find positions of group %s: %w", group, err)
 	}
-	var positions []system.GroupPosition
+	found, err := positionsAt(ctx, n.direct(), topic, topicName(group), queues)
+	if err != nil {
+		return nil, fmt.Errorf("find positions of group %s: ask %s: %w", group, n.name, err)
+	}
+	return found, nil
+}
+
+// positionsAt asks the broker at an address.
+func positionsAt(ctx context.Context, addr, topic, group string, queues int) (found []system.GroupPosition, err error) {
 	for q := range int32(queues) {
 		p := system.GroupPosition{Partition: q}
 		// The ends last: a lag may be taken for greater than it is, never for less.
-		p.Committed, err = committed(ctx, n.ask, topic, topicName(group), q)
+		p.Committed, err = committed(ctx, func(ctx context.Context, code int, fields map[string]string) (map[string]string, error) {
+			answer, _, err := ask(ctx, addr, code, fields, nil)
+			return answer, err
+		}, topic, group, q)
 		if err == nil {
-			p.Start, err = n.offset(ctx, codeMinOffset, topic, int(q))
+			p.Start, err = offsetAt(ctx, addr, codeMinOffset, topic, int(q))
 		}
 		if err == nil {
-			p.End, err = n.maxOffset(ctx, topic, int(q))
+			p.End, err = offsetAt(ctx, addr, codeMaxOffset, topic, int(q))
 		}
 		if err != nil {
-			return nil, fmt.Errorf("find positions of group %s: %w", group, err)
+			return nil, err
 		}
-		positions = append(positions, p)
+		found = append(found, p)
 	}
-	return positions, nil
-}
-
-// ask asks the broker, past its link.
-func (n *Node) ask(ctx context.Context, code int, fields map[string]string) (map[string]string, error) {
-	answer, _, err := ask(ctx, n.direct(), code, fields, nil)
-	return answer, err
+	return found, nil
 }

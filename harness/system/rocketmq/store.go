@@ -35,15 +35,20 @@ const (
 
 // offset asks a broker for an end of a queue.
 func (n *Node) offset(ctx context.Context, code int, topic string, queue int) (int64, error) {
-	fields, _, err := ask(ctx, n.direct(), code, map[string]string{"topic": topic, "queueId": strconv.Itoa(queue)}, nil)
-	if err != nil {
-		return 0, fmt.Errorf("ask %s: %w", n.name, err)
-	}
-	at, err := strconv.ParseInt(fields["offset"], 10, 64)
+	at, err := offsetAt(ctx, n.direct(), code, topic, queue)
 	if err != nil {
 		return 0, fmt.Errorf("ask %s for an end of %s: %w", n.name, topic, err)
 	}
 	return at, nil
+}
+
+// offsetAt asks the broker at an address for an end of a queue.
+func offsetAt(ctx context.Context, addr string, code int, topic string, queue int) (int64, error) {
+	fields, _, err := ask(ctx, addr, code, map[string]string{"topic": topic, "queueId": strconv.Itoa(queue)}, nil)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(fields["offset"], 10, 64)
 }
 
 func (n *Node) maxOffset(ctx context.Context, topic string, queue int) (int64, error) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -53,8 +54,17 @@ const (
 	paramFailTimes = "fail-times"
 	// paramKeep is KeepKey of chain.Service.
 	paramKeep = "keep"
+	// paramTell names what is a strike of this consumer: tellStopped, that it is stopped with deliveries in hand; tellJoined, that it
+	// joins its group; tellFirst, that it starts where records are older than its group, which has no position.
+	paramTell = "tell"
 	// paramAhead "true" says that records say they are of the future; the first that does is the strike.
 	paramAhead = "ahead"
+)
+
+const (
+	tellStopped = "stopped"
+	tellJoined  = "joined"
+	tellFirst   = "first-start"
 )
 
 // defaultConsumer is a consumer's name in the inbox.
@@ -85,6 +95,11 @@ func consumeRole(clients system.Clients) worker.Role {
 		}
 		if c.client, err = clients.OpenConsumer(ctx, s.Config.Client); err != nil {
 			return fmt.Errorf("open consumer: %w", err)
+		}
+		if s.Config.Params[paramTell] == tellFirst {
+			if err := tellFirstStart(ctx, s, clients); err != nil {
+				return errors.Join(err, c.client.Close(context.WithoutCancel(ctx)))
+			}
 		}
 		c.member, _ = c.client.(system.Member)
 		if c.member != nil {
@@ -124,6 +139,9 @@ type consuming struct {
 	stop           context.CancelFunc
 	abandon        context.CancelFunc // the batch that is processed
 
+	handsOver bool         // the loop does not wait for its work
+	inHand    atomic.Int64 // deliveries of which the work has not begun
+
 	fetches sync.WaitGroup // of the poller, and of who ends it all
 
 	positions sync.Mutex
@@ -138,6 +156,7 @@ type consuming struct {
 	current  system.Delivery              // the one that is handled
 	renaming chain.Event                  // what it stands for, for ids that are called new
 	handled  int
+	joined   bool  // that it did is told
 	missing  error // why polling cannot go on
 }
 
@@ -149,7 +168,7 @@ type fetched struct {
 func newConsuming(ctx context.Context, s *worker.Session) (*consuming, error) {
 	p := s.Config.Params
 	c := &consuming{
-		s: s, commit: or(p[paramCommit], "each"), revoke: or(p[paramRevoke], "commit"),
+		s: s, commit: or(p[paramCommit], "each"), revoke: or(p[paramRevoke], "commit"), handsOver: p[paramLoop] == "ConsumeHandingOver",
 		owned: map[int32]bool{}, settled: map[int32]system.Delivery{}, batch: map[uint64][]system.Delivery{}, position: map[int32]int64{},
 	}
 	var ok [2]bool
@@ -342,6 +361,11 @@ func (c *consuming) endInTime(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	if n := c.inHand.Load(); n > 0 && c.s.Config.Params[paramTell] == tellStopped {
+		if err := strike(c.s, tellStopped, "a consumer is stopped", fmt.Sprintf("with %d deliveries in hand", n), int(n)); err != nil {
+			c.s.Log.Error("journal cannot be written", "error", err)
+		}
+	}
 	select {
 	case <-time.After(stopGrace):
 		c.stop()
@@ -475,7 +499,11 @@ func (c *consuming) Fetch(ctx context.Context) ([]chain.Delivery, error) {
 		c.stop()
 		return nil, err
 	}
-	clear(c.batch)
+	if !c.handsOver { // else the work on what was fetched before may not have begun
+		clear(c.batch)
+		c.inHand.Store(0)
+	}
+	c.inHand.Add(int64(len(ds)))
 	events := make([]chain.Delivery, 0, len(ds))
 	for _, d := range ds {
 		ev := c.content(c.event(ledger.Received, d), d.Payload)
@@ -504,6 +532,7 @@ func (c *consuming) handle(ctx context.Context, s *chain.Service, ev chain.Event
 		return "", errNotOurs
 	}
 	c.handled++
+	c.inHand.Add(-1)
 	ctx, _ = timed(ctx)
 	var result chain.Result
 	var err error
@@ -686,6 +715,12 @@ func (c *consuming) changed(change system.Change) {
 	switch change.Kind {
 	case system.Assigned:
 		e.Kind = ledger.Assigned
+		if c.s.Config.Params[paramTell] == tellJoined && !c.joined {
+			c.joined = true
+			if err := strike(c.s, tellJoined, "a consumer joins its group", fmt.Sprintf("it has %d partitions", len(change.Partitions)), 1); err != nil {
+				c.s.Log.Error("journal cannot be written", "error", err)
+			}
+		}
 	case system.Revoked:
 		if c.revoke == "commit" {
 			if err := c.commitLocked(context.Background(), change.Partitions); err != nil {
@@ -705,4 +740,32 @@ func (c *consuming) changed(change system.Change) {
 		e.Pos = ledger.Position{Destination: c.s.Config.Destination, Partition: p, Offset: -1}
 		c.s.Record(e)
 	}
+}
+
+// tellFirstStart records that there is something older than the group.
+func tellFirstStart(ctx context.Context, s *worker.Session, clients system.Clients) error {
+	open, ok := clients.(system.PositionClients)
+	if !ok {
+		return fmt.Errorf("ask where the group stands: %w", system.ErrNotApplicable)
+	}
+	c := s.Config.Client
+	asker, err := open.OpenPositions(ctx, c)
+	if err != nil {
+		return fmt.Errorf("ask where the group stands: %w", err)
+	}
+	defer func() { _ = asker.Close(context.WithoutCancel(ctx)) }()
+	positions, err := asker.GroupPositions(ctx, c.Destination, c.Group)
+	if err != nil {
+		return fmt.Errorf("ask where the group stands: %w", err)
+	}
+	older := int64(0)
+	for _, p := range positions {
+		if p.Committed < 0 {
+			older += p.End - p.Start
+		}
+	}
+	if older == 0 {
+		return errors.New("nothing is older than the group, or it has a position")
+	}
+	return strike(s, tellFirst, "a group starts that has no position", fmt.Sprintf("%d records are older", older), int(older))
 }

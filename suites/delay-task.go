@@ -217,7 +217,7 @@ func (b broker) scanInterval() harness.Scenario {
 	arm := func(name string, role harness.Role, every time.Duration) harness.Arm {
 		return harness.Arm{
 			Name: name, Role: role, Destination: b.destination, Code: &harness.Code{Guarded: "ScanTasks"}, Producer: b.tasks(nil),
-			Processes: []harness.Process{scans(scanner, map[string]string{paramEvery: every.String(), paramTell: "true"})},
+			Processes: []harness.Process{scans(scanner, map[string]string{paramEvery: every.String(), paramTell: tellPauses})},
 		}
 	}
 	control := arm("rarely", harness.Control, rarely)

@@ -167,10 +167,10 @@ type ordering struct {
 
 // order is one command under way.
 type order struct {
-	began     int64
-	asked     int64 // when its COMMIT was
-	committed bool
-	renamed   bool
+	began    int64
+	asked    int64 // when its COMMIT was
+	recorded bool  // what became of it
+	renamed  bool
 }
 
 // laneDepth is how many commands may wait for others of their key. They wait when a fault holds those up.
@@ -310,7 +310,7 @@ func (o *ordering) one(ctx context.Context, ev chain.Event) error {
 		o.s.Record(e)
 		return nil
 	}
-	if this.committed {
+	if this.recorded {
 		return o.followUp(ctx, ev)
 	}
 	outcome := ledger.Failed
@@ -341,8 +341,13 @@ func (o *ordering) point(ctx context.Context, point string, ev chain.Event) erro
 		switch point {
 		case chain.BeforeOrderCommit, chain.BeforeBusinessCommit:
 			this.asked = worker.Now()
+		case chain.AfterOrderRollback:
+			this.recorded = true
+			if err := o.ordered(ev, this, ledger.Failed); err != nil {
+				return err
+			}
 		case chain.AfterOrderCommit, chain.AfterBusinessCommit:
-			this.committed = true
+			this.recorded = true
 			if err := o.ordered(ev, this, ledger.OK); err != nil {
 				return err
 			}

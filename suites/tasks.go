@@ -30,8 +30,8 @@ const (
 	paramExecute = "execute"
 	// paramSkew is by how much the scanner's own clock is ahead; default 0. That it is, is a strike.
 	paramSkew = "skew"
-	// paramTell "true" makes the pause between two scans a strike.
-	paramTell = "tell"
+	// tellPauses, as paramTell, makes the pause between two scans a strike.
+	tellPauses = "pauses"
 )
 
 // Strikes of the roles around tasks.
@@ -115,7 +115,7 @@ func scanTasks(ctx context.Context, s *worker.Session) error {
 		}
 		return result, handledTask(s, t.Event, result)
 	}
-	tell := p.params[paramTell] == "true"
+	tell := p.params[paramTell] == tellPauses
 	last := int64(0)
 	return untilStopped(ctx, s, func(ctx context.Context) error {
 		return chain.RunScans(ctx, service, func(ctx context.Context, service *chain.Service) (int, error) {

@@ -173,6 +173,22 @@ var faults = map[string]func(t *testing.T, e *env, function string) string{
 		return e.effectAnomaly(t, "settled-early", mailer, first)
 	},
 
+	"rocketmq-consume/shutdown": func(t *testing.T, e *env, function string) string {
+		e.broker.log = []Event{first}
+		e.crashAt(BeforeBusinessCommit) // the end of the process
+		ended := make(chan struct{}, 1)
+		handle := func(ctx context.Context, s *Service, ev Event) (Result, error) {
+			result, err := ApplyOnce(ctx, s, ev)
+			ended <- struct{}{}
+			return result, err
+		}
+		_ = get[Loop](t, function)(t.Context(), e.Service, e.broker, handle)
+		wait(t, ended)
+		e.broker.reopen()
+		e.consume(t, Consume, ApplyOnce)
+		return e.effectAnomaly(t, "settled-early", mailer, first)
+	},
+
 	"kafka-consume/failed-record-then-commit":      oneRecordFails,
 	"kafka-consume/failed-record-then-commit/park": oneRecordFails,
 

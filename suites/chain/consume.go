@@ -11,9 +11,9 @@ func Consume(ctx context.Context, s *Service, sub Subscriber, handle Handler) er
 	b := s.fetch(ctx, sub)
 	defer b.release(ctx)
 	for i := range b.deliveries {
-		failed := b.handle(ctx, i, handle)
-		b.stop(failed)   // safe: nothing behind a failed delivery is settled
-		b.settle(ctx, i) // safe: settled only after the business transaction is committed
+		failed := b.handle(ctx, i, handle) // safe: it has ended when this returns
+		b.stop(failed)                     // safe: nothing behind a failed delivery is settled
+		b.settle(ctx, i)                   // safe: settled only after the business transaction is committed
 	}
 	return b.err
 }
@@ -23,9 +23,9 @@ func ConsumeSettleFirst(ctx context.Context, s *Service, sub Subscriber, handle 
 	b := s.fetch(ctx, sub)
 	defer b.release(ctx)
 	for i := range b.deliveries {
-		b.settle(ctx, i) // unsafe: a crash after this line, and the work is not done and will never be
-		failed := b.handle(ctx, i, handle)
-		b.stop(failed) // safe: nothing behind a failed delivery is settled
+		b.settle(ctx, i)                   // unsafe: a crash after this line, and the work is not done and will never be
+		failed := b.handle(ctx, i, handle) // safe: it has ended when this returns
+		b.stop(failed)                     // safe: nothing behind a failed delivery is settled
 	}
 	return b.err
 }
@@ -35,9 +35,21 @@ func ConsumeAndGoOn(ctx context.Context, s *Service, sub Subscriber, handle Hand
 	b := s.fetch(ctx, sub)
 	defer b.release(ctx)
 	for i := range b.deliveries {
-		failed := b.handle(ctx, i, handle)
-		b.logOnly(ctx, i, failed) // unsafe: the delivery is settled with the next one, and its work never done
-		b.settle(ctx, i)          // safe: settled only after the business transaction is committed
+		failed := b.handle(ctx, i, handle) // safe: it has ended when this returns
+		b.logOnly(ctx, i, failed)          // unsafe: the delivery is settled with the next one, and its work never done
+		b.settle(ctx, i)                   // safe: settled only after the business transaction is committed
+	}
+	return b.err
+}
+
+// ConsumeHandingOver is Consume, but hands the work to a goroutine and takes that for done.
+func ConsumeHandingOver(ctx context.Context, s *Service, sub Subscriber, handle Handler) error {
+	b := s.fetch(ctx, sub)
+	defer b.release(ctx)
+	for i := range b.deliveries {
+		failed := b.handOver(ctx, i, handle) // unsafe: what is taken is settled, and when the process ends its work was never done
+		b.stop(failed)                       // safe: nothing behind a failed delivery is settled
+		b.settle(ctx, i)                     // safe: settled only after the business transaction is committed
 	}
 	return b.err
 }
@@ -47,9 +59,9 @@ func ConsumeParking(ctx context.Context, s *Service, sub Subscriber, handle Hand
 	b := s.fetch(ctx, sub)
 	defer b.release(ctx)
 	for i := range b.deliveries {
-		failed := b.handle(ctx, i, handle)
-		b.park(ctx, i, failed) // safe: kept as a dead letter before it is settled
-		b.settle(ctx, i)       // safe: settled only after the business transaction is committed
+		failed := b.handle(ctx, i, handle) // safe: it has ended when this returns
+		b.park(ctx, i, failed)             // safe: kept as a dead letter before it is settled
+		b.settle(ctx, i)                   // safe: settled only after the business transaction is committed
 	}
 	return b.err
 }
@@ -106,6 +118,20 @@ func (b *batch) handle(ctx context.Context, i int, handle Handler) error {
 	}
 	_, err := handle(ctx, b.s, b.deliveries[i].Event)
 	return err
+}
+
+// handOver begins the work on a delivery, and never knows how it ends.
+func (b *batch) handOver(ctx context.Context, i int, handle Handler) error {
+	if b.err != nil {
+		return nil
+	}
+	ev := b.deliveries[i].Event
+	go func() {
+		if _, err := handle(ctx, b.s, ev); err != nil {
+			b.s.log().ErrorContext(ctx, "event failed", "event", ev.ID, "error", Redact(err))
+		}
+	}()
+	return nil
 }
 
 func (b *batch) stop(failed error) {

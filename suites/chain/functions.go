@@ -100,6 +100,7 @@ var functions = map[string]any{
 	"Consume":            Loop(Consume),
 	"ConsumeSettleFirst": Loop(ConsumeSettleFirst),
 	"ConsumeAndGoOn":     Loop(ConsumeAndGoOn),
+	"ConsumeHandingOver": Loop(ConsumeHandingOver),
 	"ConsumeParking":     Loop(ConsumeParking),
 
 	"ConsumeInParallel":     Loop(ConsumeInParallel),

@@ -234,6 +234,11 @@ func Pairs() []Pair {
 			Query:   openSecrets,
 		},
 		{
+			Name: "rocketmq-consume/shutdown", Guarded: "Consume", Unsafe: "ConsumeHandingOver",
+			Anomaly: "missing-effect/settled-early",
+			LookFor: "events without an effect from the seconds before each deployment; listeners that hand messages to an executor and return CONSUME_SUCCESS",
+		},
+		{
 			Name: "rocketmq-transaction/crash-before-end", Guarded: "CheckInTable", Unsafe: "CheckInMemory",
 			Anomaly: "unpublished",
 			LookFor: "committed orders without an effect, most of them from the seconds before a producer's restart; a checkLocalTransaction that reads a map",

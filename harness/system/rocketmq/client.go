@@ -40,6 +40,7 @@ func ProducerSettings() map[string]string {
 		"status":        "strict, or ignored: an answer with another status than SEND_OK is told without its error, as to an application that looks at the error alone. Its outcome is in doubt in any case. Default strict",
 		"wait":          "true, or false: the message says that neither flush nor replication is waited for (property WAIT). Default true",
 		"route":         "refresh (the library asks for routes every 30 s), or reopen: an attempt that fails without an answer, or is refused as by a replica, makes the adapter open a new client, at most once a second. Default refresh",
+		"tags":          "tags of messages, separated by commas, which they get by turns; default none",
 		"delay.level":   "level of messageDelayLevel, from 1; default 0 = none",
 		"delay.ms":      "delay of a timed message; default 0 = none",
 	}
@@ -49,6 +50,7 @@ func ProducerSettings() map[string]string {
 func ConsumerSettings() map[string]string {
 	return map[string]string{
 		"queues":           "all (they are assigned to this consumer, whoever else is in the group) or shared (the library divides them among the members); default all",
+		"tags":             "the messages that are wanted, with queues=shared: \"a || b\"; default *. Others in its queues are passed over",
 		"consume.from":     "first or last: where a queue is begun that the group has no position in; default first",
 		"max.poll.records": "of one poll; default 32",
 		"commit.wait.ms":   "how long the broker is asked whether it has a commit, which the library sends one-way; default 2000",

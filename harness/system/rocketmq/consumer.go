@@ -34,7 +34,11 @@ func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Co
 	var (
 		from   = s.choice("consume.from", "first", "first", "last")
 		shared = s.choice("queues", "all", "all", "shared") == "shared"
+		tags   = cmp.Or(c.Settings["tags"], "*")
 	)
+	if tags != "*" && !shared {
+		s.fail("setting tags=%q needs queues=shared", tags)
+	}
 	k := &consumer{
 		config: c, topic: topicName(c.Destination), group: topicName(c.Group),
 		most:   s.number("max.poll.records", 32, 1),
@@ -67,7 +71,7 @@ func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Co
 		return nil, fmt.Errorf("open consumer %s: make client: %w", c.ClientID, err)
 	}
 	if shared {
-		err = k.client.Subscribe(k.topic, rmqconsumer.MessageSelector{Type: rmqconsumer.TAG, Expression: "*"})
+		err = k.client.Subscribe(k.topic, rmqconsumer.MessageSelector{Type: rmqconsumer.TAG, Expression: tags})
 	} else {
 		queues := make([]*primitive.MessageQueue, 0, max(1, c.Partitions))
 		for q := range max(1, c.Partitions) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,6 +39,7 @@ func (Clients) OpenProducer(_ context.Context, c system.ClientConfig) (system.Pr
 		wait:    s.choice("wait", "true", "true", "false") == "true",
 		reopens: s.choice("route", "refresh", "refresh", "reopen") == "reopen",
 		level:   s.number("delay.level", 0, 0),
+		tags:    strings.FieldsFunc(c.Settings["tags"], func(r rune) bool { return r == ',' }),
 		delay:   s.millis("delay.ms", 0, 0),
 	}
 	if s.err == nil {
@@ -64,6 +66,7 @@ type producer struct {
 
 	timeout, backoff, delay time.Duration
 	retries, level          int
+	tags                    []string
 	room                    chan struct{} // one token for each send that is under way
 
 	life context.Context // ends at Close: no attempt begins any more
@@ -138,6 +141,9 @@ func (p *producer) message(m system.Message) *primitive.Message {
 	msg.Queue = &primitive.MessageQueue{Topic: p.topic, BrokerName: groupName, QueueId: int(m.Partition)}
 	if !p.wait {
 		msg.WithProperty(primitive.PropertyWaitStoreMsgOk, "false")
+	}
+	if len(p.tags) > 0 {
+		msg.WithTag(p.tags[m.ID.Seq%uint64(len(p.tags))])
 	}
 	if p.level > 0 {
 		msg.WithDelayTimeLevel(p.level)

@@ -57,6 +57,8 @@ const (
 	// paramTell names what is a strike of this consumer: tellStopped, that it is stopped with deliveries in hand; tellJoined, that it
 	// joins its group; tellFirst, that it starts where records are older than its group, which has no position.
 	paramTell = "tell"
+	// paramDestination is the number of the destination that is read, of the arm's own (0, the default) and those beside it.
+	paramDestination = "destination"
 	// paramAhead "true" says that records say they are of the future; the first that does is the strike.
 	paramAhead = "ahead"
 )
@@ -216,6 +218,9 @@ func newConsuming(ctx context.Context, s *worker.Session) (*consuming, error) {
 	}
 	if c.keys != nil {
 		c.service.Keys = roomOfKeys{chain.Redis{Client: c.keys}, s.Config.Schema + ":"}
+	}
+	if n := settings.number(paramDestination); n > 0 {
+		s.Config.Destination = uint16(n)
 	}
 	c.planFailure(settings)
 	if settings.err != nil {

@@ -126,6 +126,7 @@ func (b *batch) handOver(ctx context.Context, i int, handle Handler) error {
 		return nil
 	}
 	ev := b.deliveries[i].Event
+	ctx = context.WithoutCancel(ctx)
 	go func() {
 		if _, err := handle(ctx, b.s, ev); err != nil {
 			b.s.log().ErrorContext(ctx, "event failed", "event", ev.ID, "error", Redact(err))

@@ -40,8 +40,9 @@ type Cluster struct {
 	startup time.Duration
 
 	mu     sync.Mutex
-	made   map[string]int // topics, and how many queues they have
-	active map[any]string // isolations that are in force, in words
+	made   map[string]int    // topics, and how many queues they have
+	dead   map[string]string // destinations that are the dead letters of a group -> topic
+	active map[any]string    // isolations that are in force, in words
 }
 
 // System returns "rocketmq".

@@ -45,6 +45,9 @@ func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Co
 		commit: s.millis("commit.wait.ms", 2*time.Second, 10),
 		owned:  map[int32]bool{},
 	}
+	if of := c.Settings["dead.letters"]; of != "" {
+		k.topic = deadLetters(c.Destination, of)
+	}
 	namesrv, err := namesrvOf(c)
 	if err = cmp.Or(s.err, err); err != nil {
 		return nil, fmt.Errorf("open consumer %s: %w", c.ClientID, err)

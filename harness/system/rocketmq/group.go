@@ -40,7 +40,7 @@ func (c *Cluster) GroupMembers(ctx context.Context, group string) (system.GroupS
 
 // GroupPositions asks the master for what the group has committed, and for the queues' ends.
 func (c *Cluster) GroupPositions(ctx context.Context, destination, group string) ([]system.GroupPosition, error) {
-	topic := topicName(destination)
+	topic := c.topic(destination)
 	queues, err := c.queues(topic)
 	if err != nil {
 		return nil, fmt.Errorf("find positions of group %s: %w", group, err)

@@ -55,7 +55,7 @@ func (c *Cluster) Controller(context.Context) (system.Node, error) {
 // that has it; and who is in sync: with a controller its set, else the replica as the master sees it, with less than 256 KiB
 // to go. Without a master nobody is.
 func (c *Cluster) Leadership(ctx context.Context, destination string, _ int32) (system.Leadership, error) {
-	l, err := c.group(ctx, topicName(destination))
+	l, err := c.group(ctx, c.topic(destination))
 	if err != nil {
 		return system.Leadership{}, fmt.Errorf("find master of %s: %w", destination, err)
 	}

@@ -32,6 +32,7 @@ const (
 	codeQueryOffset      = 14
 	codeUpdateOffset     = 15
 	codeCreateTopic      = 17
+	codeSetBrokerConfig  = 25
 	codeBrokerConfig     = 26
 	codeMaxOffset        = 30
 	codeMinOffset        = 31
@@ -39,6 +40,7 @@ const (
 	codeConsumers        = 203
 	codeDeleteTopic      = 215
 	codeDeleteTopicRoute = 216
+	codeDeleteExpired    = 329
 	codeHAStatus         = 907
 	codeSyncState        = 1006
 )

@@ -23,6 +23,9 @@ const (
 	Controller = "controller"
 )
 
+// jvmPrefix begins system properties of the brokers' machines.
+const jvmPrefix = "jvm."
+
 // namesrvPrefix begins settings of the name server and the controller in it.
 const namesrvPrefix = "namesrv."
 
@@ -49,15 +52,16 @@ var base = map[string]string{
 
 // short are the timing settings that are lowered to keep runs short. RocketMQ's defaults are beside them.
 var short = map[string]string{
-	"namesrv.scanNotActiveBrokerInterval": "1000", // 5000: a broker that is silent is dropped
-	"namesrv.scanInactiveMasterInterval":  "1000", // 5000: the controller looks for a master
-	"controllerHeartBeatTimeoutMills":     "4000", // 10000: a broker is out at the controller
-	"brokerNotActiveTimeoutMillis":        "4000", // 10000: and at the name server
-	"syncBrokerMetadataPeriod":            "1000", // 5000: a broker asks the controller who is master
-	"checkSyncStateSetPeriod":             "1000", // 5000: the master looks who keeps up
-	"haMaxTimeSlaveNotCatchup":            "3000", // 15000: a replica leaves the set of those in sync
-	"haHousekeepingInterval":              "5000", // 20000: a replica's silent connection is given up
-	"haSendHeartbeatInterval":             "1000", // 5000
+	"namesrv.scanNotActiveBrokerInterval":           "1000", // 5000: a broker that is silent is dropped
+	"namesrv.scanInactiveMasterInterval":            "1000", // 5000: the controller looks for a master
+	"controllerHeartBeatTimeoutMills":               "4000", // 10000: a broker is out at the controller
+	"brokerNotActiveTimeoutMillis":                  "4000", // 10000: and at the name server
+	"syncBrokerMetadataPeriod":                      "1000", // 5000: a broker asks the controller who is master
+	"checkSyncStateSetPeriod":                       "1000", // 5000: the master looks who keeps up
+	"haMaxTimeSlaveNotCatchup":                      "3000", // 15000: a replica leaves the set of those in sync
+	"haHousekeepingInterval":                        "5000", // 20000: a replica's silent connection is given up
+	"haSendHeartbeatInterval":                       "1000", // 5000
+	"jvm.rocketmq.broker.rebalance.lockMaxLiveTime": "5000", // 60000: the lock of a queue outlives an orderly consumer that died
 }
 
 // onlyController are those of short that mean nothing without a controller.
@@ -129,6 +133,8 @@ func newConfig(spec system.Spec) (config, error) {
 			return config{}, fmt.Errorf("setting %s belongs to the adapter: %w", name, system.ErrUsage)
 		case name == "" || strings.ContainsAny(name+value, "\r\n") || strings.ContainsAny(name, "=: \t#!\\"):
 			return config{}, fmt.Errorf("setting %q is no name of a broker setting: %w", name, system.ErrUsage)
+		case strings.HasPrefix(name, jvmPrefix) && strings.ContainsAny(name+value, " \t'\"$*?[]"):
+			return config{}, fmt.Errorf("setting %q=%q is no system property: %w", name, value, system.ErrUsage)
 		case name == settingRole && c.layout != Pair:
 			return config{}, fmt.Errorf("setting %s: only the layout %s has fixed roles: %w", name, Pair, system.ErrUsage)
 		default:
@@ -155,8 +161,21 @@ func (c config) all() map[string]string {
 // brokers lists the settings of brokers.
 func (c config) brokers() map[string]string {
 	m := maps.Clone(c.settings)
-	maps.DeleteFunc(m, func(name, _ string) bool { return strings.HasPrefix(name, namesrvPrefix) })
+	maps.DeleteFunc(m, func(name, _ string) bool {
+		return strings.HasPrefix(name, namesrvPrefix) || strings.HasPrefix(name, jvmPrefix)
+	})
 	return m
+}
+
+// jvm writes the system properties of the brokers' machines, as options.
+func (c config) jvm() string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(c.settings)) {
+		if property, ok := strings.CutPrefix(name, jvmPrefix); ok {
+			fmt.Fprintf(&b, " -D%s=%s", property, c.settings[name])
+		}
+	}
+	return b.String()
 }
 
 // namesrv writes the configuration file of the name server.

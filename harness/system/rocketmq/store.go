@@ -78,7 +78,7 @@ func (c *Cluster) StartPositions(ctx context.Context, destination string) ([]int
 }
 
 func (c *Cluster) ends(ctx context.Context, destination string, code int) ([]int64, error) {
-	topic := topicName(destination)
+	topic := c.topic(destination)
 	queues, err := c.queues(topic)
 	if err != nil {
 		return nil, fmt.Errorf("find ends of %s: %w", destination, err)
@@ -99,7 +99,7 @@ func (c *Cluster) ends(ctx context.Context, destination string, code int) ([]int
 // ReadStore reads every queue from its start to its end at the master, past the links. Positions are queue offsets; there is
 // one view, since half messages of transactions stand in a topic of their own.
 func (c *Cluster) ReadStore(ctx context.Context, destination string, d uint16, tag uint32, sink func(ledger.Event)) error {
-	topic := topicName(destination)
+	topic := c.topic(destination)
 	queues, err := c.queues(topic)
 	if err != nil {
 		return fmt.Errorf("read store of %s: %w", destination, err)

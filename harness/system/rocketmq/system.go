@@ -120,7 +120,7 @@ func start(ctx context.Context, spec system.Spec) (_ *Cluster, err error) {
 	owner.Keep = spec.Keep
 	ctx, cancel := context.WithTimeoutCause(ctx, startCeiling, fmt.Errorf("not ready after %s", startCeiling))
 	defer cancel()
-	c := &Cluster{version: spec.Version, config: conf, log: spec.Log, engine: engine, made: map[string]int{}, active: map[any]string{}}
+	c := &Cluster{version: spec.Version, config: conf, log: spec.Log, engine: engine, made: map[string]int{}, dead: map[string]string{}, active: map[any]string{}}
 	defer func() {
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -236,7 +236,7 @@ func (n *Node) provision(ctx context.Context, owner container.Owner, prefix, ima
 	} else if n.data, err = c.engine.NewVolume(ctx, owner, prefix+n.name+"-data"); err != nil {
 		return err
 	}
-	spec := part(prefix+n.name, image, c.pod, classBroker, jvmBroker, c.config.broker(n))
+	spec := part(prefix+n.name, image, c.pod, classBroker, jvmBroker+c.config.jvm(), c.config.broker(n))
 	spec.Mounts = map[string]*container.Volume{dataDir: n.data}
 	n.broker, err = c.engine.NewContainer(ctx, owner, spec)
 	return err

@@ -17,6 +17,8 @@ func DestinationSettings() map[string]string {
 	return map[string]string{
 		"perm":         "6 (read and write), 4 (read) or 2 (write); default 6",
 		"message.type": "NORMAL, FIFO, DELAY or TRANSACTION, as the topic says it; default none. Brokers check it only if told to",
+		"groups":       "groups of consumers, \"a b\", whose retry topics are made with it; on the cluster they are named NAME.GROUP",
+		"dead.letters": "a group: the topic is the one for its dead letters. It is named as the destination that the group reads, a dot and any word",
 	}
 }
 
@@ -25,6 +27,19 @@ func topicName(name string) string { return strings.ReplaceAll(name, ".", "|") }
 
 // plainName undoes topicName.
 func plainName(name string) string { return strings.ReplaceAll(name, "|", ".") }
+
+// topic is the topic of a destination.
+func (c *Cluster) topic(destination string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if topic, ok := c.dead[destination]; ok {
+		return topic
+	}
+	return topicName(destination)
+}
+
+// deadLetters is the topic for the dead letters of a group.
+func deadLetters(destination, group string) string { return "%DLQ%" + topicName(destination+"."+group) }
 
 // Create makes a topic on every broker and waits until each of them and the name server know it. A replica would copy it from
 // its master, but only once a minute. A topic is led by the master of its group, whoever that is: d.Leader is not heeded.
@@ -42,11 +57,36 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 	if s.err != nil {
 		return s.err
 	}
-	name := topicName(d.Name)
+	for group := range strings.FieldsSeq(d.Settings["groups"]) {
+		if err := c.makeTopic(ctx, "%RETRY%"+topicName(d.Name+"."+group), 1, perm, ""); err != nil {
+			return err
+		}
+	}
+	if group := d.Settings["dead.letters"]; group != "" {
+		of, _, ok := cutLast(d.Name, ".")
+		if !ok {
+			return fmt.Errorf("setting dead.letters: the name has no dot, and so tells no destination: %w", system.ErrUsage)
+		}
+		c.mu.Lock()
+		c.dead[d.Name] = deadLetters(of, group)
+		c.mu.Unlock()
+	}
+	return c.makeTopic(ctx, c.topic(d.Name), max(1, d.Partitions), perm, kind)
+}
+
+// cutLast cuts s around the last sep.
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+func (c *Cluster) makeTopic(ctx context.Context, name string, queues int, perm, kind string) error {
 	if len(name) > 127 {
 		return fmt.Errorf("the name has %d characters, RocketMQ takes 127: %w", len(name), system.ErrUsage)
 	}
-	queues := max(1, d.Partitions)
 	fields := map[string]string{
 		"topic": name, "defaultTopic": "TBW102", "readQueueNums": strconv.Itoa(queues), "writeQueueNums": strconv.Itoa(queues),
 		"perm": perm, "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -87,7 +127,22 @@ func (c *Cluster) create(ctx context.Context, d system.DestinationSpec) error {
 
 // Delete removes a topic; one that is gone already is no error.
 func (c *Cluster) Delete(ctx context.Context, name string) error {
-	topic := topicName(name)
+	topic := c.topic(name)
+	errs := []error{c.deleteTopic(ctx, topic)}
+	c.mu.Lock()
+	retries := slices.DeleteFunc(slices.Collect(maps.Keys(c.made)), func(t string) bool { return !strings.HasPrefix(t, "%RETRY%"+topic+topicName(".")) })
+	delete(c.dead, name)
+	c.mu.Unlock()
+	for _, t := range retries {
+		errs = append(errs, c.deleteTopic(ctx, t))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("delete topic %s: %w", name, err)
+	}
+	return nil
+}
+
+func (c *Cluster) deleteTopic(ctx context.Context, topic string) error {
 	var errs []error
 	for _, n := range c.nodes {
 		if _, err := n.process().Running(ctx); err != nil {
@@ -103,7 +158,7 @@ func (c *Cluster) Delete(ctx context.Context, name string) error {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("delete topic %s: %w", name, err)
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -141,7 +141,8 @@ func (b broker) ordersRole() worker.Role {
 		if err := s.Ready(ctx); err != nil {
 			return err
 		}
-		if p.params[paramCommand] == "PlaceOrderOnWheel" {
+		switch p.params[paramCommand] {
+		case "PlaceOrderOnWheel", "SendOnWheel":
 			defer o.turnWheel(ctx)()
 		}
 		return o.run(ctx)

@@ -32,6 +32,8 @@ type publisher struct {
 	size    int           // of a payload
 	own     bool          // the first attempt at an event of this worker's stream is the message of that number
 
+	refusal sync.Once // it is told once
+
 	mu   sync.Mutex
 	next uint64
 	sent map[uint64]bool // with own
@@ -145,11 +147,26 @@ func (p *publisher) send(ctx context.Context, id ledger.MessageID, ev chain.Even
 			p.s.Count(worker.Counts{Confirmed: 1})
 		case ledger.Failed:
 			p.s.Count(worker.Counts{Refused: 1})
+			p.tellRefusal(ev, r.Err)
 		default:
 			p.s.Count(worker.Counts{InDoubt: 1})
 		}
 		p.s.Record(e)
 		receipts <- r
+	})
+}
+
+// tellRefused, as paramTell, makes the first refusal of the broker a strike.
+const tellRefused = "refused"
+
+func (p *publisher) tellRefusal(ev chain.Event, class string) {
+	if p.s.Config.Params[paramTell] != tellRefused {
+		return
+	}
+	p.refusal.Do(func() {
+		if err := strike(p.s, tellRefused, "the broker refuses a message", fmt.Sprintf("event %d: %s", ev.ID, class), 1); err != nil {
+			p.s.Log.Error("journal cannot be written", "error", err)
+		}
 	})
 }
 

@@ -1,6 +1,11 @@
 package suites
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"conform/harness"
@@ -18,7 +23,7 @@ func init() {
 		Title:   "a message of which the application said that it was sent is in its queue",
 		Promise: rocketSendPromise,
 		Scenarios: []harness.Scenario{
-			rocketOneWay(), rocketSwallowedError(), rocketResponseLost(),
+			rocketOneWay(), rocketSwallowedError(), rocketStatusIgnored(), rocketResponseLost(),
 		},
 	})
 }
@@ -143,4 +148,81 @@ func rocketResponseLost() harness.Scenario {
 		},
 		Evidence: ledger.Evidence{Before: seen, After: seen, Bites: []string{"dropped"}, HandledBefore: seen, HandledAfter: seen},
 	})
+}
+
+func rocketStatusIgnored() harness.Scenario {
+	// Few under way, so that soon after the cut all answers are about messages that the replica cannot have.
+	const few = 50
+	again := with(rerouted, "retries", "60", "backoff.ms", "500", "max.in.flight", strconv.Itoa(few))
+	silent := ledger.During{At: "alone", RefusedOrSilent: few / 2, MaxConfirmed: new(0)}
+	cut := cutReplica()
+	cut.Inject.Params = map[string]string{"listeners": rocketmq.ListenerReplication, "direction": "both"}
+	return harness.Scenario{
+		Name: "status-ignored", Window: "W3", Load: roomy, Cost: 60 * time.Second,
+		Summary: "the replication to the replica is cut, so that sends are answered by FLUSH_SLAVE_TIMEOUT, 150 messages are answered so, and the master is killed and its disk destroyed",
+		Guarded: "only SEND_OK is a confirm: what is answered otherwise is sent again, under the same identity, until it is",
+		LookFor: "code that looks at the error of a send alone: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE come without one",
+		Sources: []string{
+			"RocketMQ documentation, Basic Best Practices: SendStatus",
+			"rocketmq-client-go, primitive.SendStatus: an answer with such a status is no error",
+		},
+		Targets: map[string]plan.Role{"master": plan.Leader},
+		Arms: onNode(
+			rocketNode(rocketmq.Pair, "brokerRole", "SYNC_MASTER", "inSyncReplicas", "2"),
+			guardedArm(silent, again, nil),
+			harness.Arm{
+				Name: "status-ignored", Role: harness.Control, Client: with(again, "status", "ignored"),
+				Producer: harness.Producer{Claim: harness.AtWritten},
+				Break: &harness.Break{
+					Knob: "status=ignored", Forces: []string{"\"sent\" is said whenever the client reports no error"},
+					Place: "store", Anomaly: "lost",
+				},
+				During: silent,
+			},
+		),
+		Steps: []plan.Step{
+			cut,
+			{Name: "alone", Until: []plan.State{{Kind: plan.Bit, Since: "cut"}, {Kind: plan.Custom, Name: "confirms have ended"}}},
+			{
+				Name: "killed", Until: []plan.State{
+					{Kind: plan.InFlight, N: few, Arms: []string{"guarded"}},
+					{Kind: plan.Claimed, N: 3 * few, Since: "alone", Arms: []string{"status-ignored"}},
+				},
+				Inject: &plan.Exposure{Fault: "node-killed", Target: "master"},
+			},
+			{Name: "disk-taken", Inject: &plan.Exposure{Fault: "disk-lost", Target: "master"}},
+			// It is restarted for that, so nothing reads any more what the dead one's kernel still sends.
+			{Name: "promoted", Do: doPromote, Target: "master", Cap: 90 * time.Second},
+			{Name: "restarted", Heal: "killed"},
+			{Name: "reconnected", Heal: "cut"},
+			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "restarted"}}},
+		},
+		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
+		Gates:       map[string]harness.Gate{"confirms have ended": confirmsEnded()},
+		Destructive: true, Actions: promoting,
+	}
+}
+
+// confirmsEnded is a gate that opens once no arm has had a confirm for a second: what was replicated before a cut is answered
+// some time after it.
+func confirmsEnded() harness.Gate {
+	type last struct {
+		n  int
+		at time.Time
+	}
+	seen := map[string]last{}
+	return func(_ context.Context, e harness.Env, _ plan.State) (bool, string, error) {
+		ended := true
+		var told []string
+		for arm := range e.Destinations {
+			n := e.Counts(arm).Confirmed
+			if l, known := seen[arm]; !known || l.n != n {
+				seen[arm] = last{n, time.Now()}
+			}
+			ended = ended && time.Since(seen[arm].at) >= time.Second
+			told = append(told, fmt.Sprintf("%s %d", arm, n))
+		}
+		slices.Sort(told)
+		return ended, strings.Join(told, ", "), nil
+	}
 }

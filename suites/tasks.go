@@ -210,7 +210,13 @@ func changeTasks(ctx context.Context, s *worker.Session) error {
 func (o *ordering) turnWheel(ctx context.Context) (stop func()) {
 	wheel := &chain.Wheel{}
 	wheel.Fire = func(ctx context.Context, ev chain.Event) {
-		if _, err := chain.RemindNow(ctx, o.service, ev); err != nil {
+		fire := chain.RemindNow
+		if o.claims {
+			fire = func(ctx context.Context, s *chain.Service, ev chain.Event) (chain.Result, error) {
+				return chain.Applied, s.Publisher.Publish(ctx, ev)
+			}
+		}
+		if _, err := fire(ctx, o.service, ev); err != nil {
 			o.s.Log.Info("timer failed", "event", ev.ID, "error", chain.Redact(err))
 		}
 	}

@@ -373,6 +373,14 @@ var faults = map[string]func(t *testing.T, e *env, function string) string{
 		return ""
 	},
 
+	"rocketmq-delay/in-memory": func(t *testing.T, e *env, function string) string {
+		e.delayed(time.Minute)
+		must(t, get[Command](t, function)(t.Context(), e.Service, first))
+		e.delayed(time.Minute) // another process: its wheel is empty
+		e.consume(t, Consume, ApplyOnce)
+		return e.effectAnomaly(t, "never-published", mailer, first)
+	},
+
 	"delay-task/restart": func(t *testing.T, e *env, function string) string {
 		e.delayed(time.Minute)
 		must(t, get[Command](t, function)(t.Context(), e.Service, first))

@@ -54,6 +54,22 @@ func PlaceOrderInLog(ctx context.Context, s *Service, ev Event) error {
 	return w.err
 }
 
+// SendDelayed hands an event to a broker that keeps it back, which its Publisher asks for.
+func SendDelayed(ctx context.Context, s *Service, ev Event) error {
+	if err := s.at(ctx, BeforePublish, ev); err != nil {
+		return err
+	}
+	return s.Publisher.Publish(ctx, ev) // safe: confirmed by the broker, which has it on its disk until it is due
+}
+
+// SendOnWheel is SendDelayed, but keeps the event back itself.
+func SendOnWheel(ctx context.Context, s *Service, ev Event) error {
+	if err := s.at(ctx, BeforePublish, ev); err != nil {
+		return err
+	}
+	return s.putOff(ev) // unsafe: what is only in memory dies with the process, and nobody has heard of it
+}
+
 // ScanTasks executes a batch of the tasks that are due, and returns how many that were. Any number of scanners may run. A task
 // is never early, and late by at most the pause between two scans and, if its scanner died, the lease.
 func ScanTasks(ctx context.Context, s *Service, execute Executor) (int, error) {
@@ -259,7 +275,9 @@ var insertTask = exec(`INSERT INTO delay_task (event_id, key, version, amount, d
 	SELECT $1, $2, $3, $4, now + make_interval(secs => $5), now + make_interval(secs => $5 + nullif($6::float8, 0)) FROM clock_timestamp() AS now
 	ON CONFLICT (event_id) DO NOTHING`, func(s *Service, _ Event) []any { return []any{s.Delay.Seconds(), s.Use.Seconds()} })
 
-func putOnWheel(_ context.Context, _ pgx.Tx, s *Service, ev Event) error {
+func putOnWheel(_ context.Context, _ pgx.Tx, s *Service, ev Event) error { return s.putOff(ev) }
+
+func (s *Service) putOff(ev Event) error {
 	if s.Wheel == nil {
 		return errors.New("there is no wheel")
 	}

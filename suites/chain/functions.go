@@ -41,6 +41,8 @@ var functions = map[string]any{
 	"PlaceTimedOrder":   Command(PlaceTimedOrder),
 	"PlaceOrderOnWheel": Command(PlaceOrderOnWheel),
 	"PlaceOrderInLog":   Command(PlaceOrderInLog),
+	"SendDelayed":       Command(SendDelayed),
+	"SendOnWheel":       Command(SendOnWheel),
 
 	"PlaceOrderBetween": Command(PlaceOrderBetween),
 	"CheckInTable":      Checker(CheckInTable),

@@ -249,6 +249,11 @@ func Pairs() []Pair {
 			LookFor: "consumers that look up the order of an event and find none; a checkLocalTransaction whose last line returns COMMIT",
 		},
 		{
+			Name: "rocketmq-delay/in-memory", Guarded: "SendDelayed", Unsafe: "SendOnWheel",
+			Anomaly: "missing-effect/never-published",
+			LookFor: "timers (time.AfterFunc, a ScheduledExecutorService) that publish when they fire: what they hold is gone with each restart, and no queue shows it",
+		},
+		{
 			Name: "delay-task/restart", Guarded: "PlaceTimedOrder", Unsafe: "PlaceOrderOnWheel",
 			Anomaly: "missing-effect/never-published",
 			LookFor: "orders that are unpaid for longer than the delay, most of them from the time before a restart: timers that nobody has written down",

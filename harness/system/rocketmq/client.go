@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,7 +43,7 @@ func ProducerSettings() map[string]string {
 		"route":         "refresh (the library asks for routes every 30 s), or reopen: an attempt that fails without an answer, or is refused as by a replica, makes the adapter open a new client, at most once a second. Default refresh",
 		"tags":          "tags of messages, separated by commas, which they get by turns; default none",
 		"delay.level":   "level of messageDelayLevel, from 1; default 0 = none",
-		"delay.ms":      "delay of a timed message; default 0 = none",
+		"delay.ms":      "delay of a timed message, or several, separated by commas, which messages have by turns; negative = it is due since then. Default 0 = none",
 	}
 }
 
@@ -137,4 +138,19 @@ func namesrvOf(c system.ClientConfig) (string, error) {
 		return "", fmt.Errorf("no address of a name server: %w", system.ErrUsage)
 	}
 	return c.DSN, nil
+}
+
+// allMillis reads durations that are separated by commas.
+func (s *settings) allMillis(name string) (all []time.Duration) {
+	for text := range strings.SplitSeq(s.values[name], ",") {
+		if text == "" {
+			continue
+		}
+		ms, err := strconv.Atoi(text)
+		if err != nil {
+			s.fail("setting %s=%q: want whole numbers, separated by commas", name, s.values[name])
+		}
+		all = append(all, time.Duration(ms)*time.Millisecond)
+	}
+	return all
 }

@@ -40,7 +40,7 @@ func (Clients) OpenProducer(_ context.Context, c system.ClientConfig) (system.Pr
 		reopens: s.choice("route", "refresh", "refresh", "reopen") == "reopen",
 		level:   s.number("delay.level", 0, 0),
 		tags:    strings.FieldsFunc(c.Settings["tags"], func(r rune) bool { return r == ',' }),
-		delay:   s.millis("delay.ms", 0, 0),
+		delays:  s.allMillis("delay.ms"),
 	}
 	if s.err == nil {
 		p.namesrv, s.err = namesrvOf(c)
@@ -64,10 +64,11 @@ type producer struct {
 
 	oneWay, blind, wait, reopens bool
 
-	timeout, backoff, delay time.Duration
-	retries, level          int
-	tags                    []string
-	room                    chan struct{} // one token for each send that is under way
+	timeout, backoff time.Duration
+	delays           []time.Duration
+	retries, level   int
+	tags             []string
+	room             chan struct{} // one token for each send that is under way
 
 	life context.Context // ends at Close: no attempt begins any more
 	end  context.CancelFunc
@@ -148,8 +149,13 @@ func (p *producer) message(m system.Message) *primitive.Message {
 	if p.level > 0 {
 		msg.WithDelayTimeLevel(p.level)
 	}
-	if p.delay > 0 {
-		msg.WithProperty("TIMER_DELAY_MS", strconv.FormatInt(p.delay.Milliseconds(), 10))
+	if len(p.delays) > 0 {
+		switch delay := p.delays[m.ID.Seq%uint64(len(p.delays))]; {
+		case delay > 0:
+			msg.WithProperty("TIMER_DELAY_MS", strconv.FormatInt(delay.Milliseconds(), 10))
+		case delay < 0:
+			msg.WithProperty("TIMER_DELIVER_MS", strconv.FormatInt(time.Now().Add(delay).UnixMilli(), 10))
+		}
 	}
 	return msg
 }

@@ -363,8 +363,7 @@ func (c *consuming) endInTime(ctx context.Context) {
 	defer c.fetches.Done()
 	select {
 	case <-c.s.Stopping():
-	case <-ctx.Done():
-		return
+	case <-ctx.Done(): // perhaps because the loop has seen it first
 	}
 	if n := c.inHand.Load(); n > 0 && c.s.Config.Params[paramTell] == tellStopped {
 		if err := strike(c.s, tellStopped, "a consumer is stopped", fmt.Sprintf("with %d deliveries in hand", n), int(n)); err != nil {

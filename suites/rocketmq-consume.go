@@ -269,7 +269,7 @@ func rocketOrder() harness.Scenario {
 			})
 		}
 		dying := member("consumer-1")
-		dying.CrashAt, dying.CrashNth = chain.BeforeBusinessCommit, struckAt
+		dying.CrashAt, dying.CrashNth, dying.Restart = chain.BeforeBusinessCommit, struckAt, true
 		other := member("consumer-2")
 		dying.Manual, other.Manual = true, true
 		return harness.Arm{

@@ -127,7 +127,9 @@ type business struct {
 	behind      []state             // once it was asked for
 	behindKnown bool
 	states      []map[uint32]stateRow
-	rows        map[string]int64 // table -> rows read
+	rows        map[string]*int64 // table -> rows read
+	counted     string            // the table of the last one
+	counter     *int64            // and its count
 	odd         []oddRow
 	oddKnown    bool // those that fit after all are gone
 	effects     []ledger.EffectTable
@@ -143,7 +145,7 @@ type stateRow struct {
 }
 
 func newBusiness(h ledger.Header) *business {
-	b := &business{streams: map[uint32]*eventStream{}, acts: map[uint64]uint64{}, calledOff: map[uint64]bool{}, rows: map[string]int64{}, lastTable: -1}
+	b := &business{streams: map[uint32]*eventStream{}, acts: map[uint64]uint64{}, calledOff: map[uint64]bool{}, rows: map[string]*int64{}, lastTable: -1}
 	b.effects = h.Chain.Effects[:min(len(h.Chain.Effects), maxEffects)]
 	b.states = make([]map[uint32]stateRow, len(b.effects))
 	for i, t := range b.effects {
@@ -297,7 +299,7 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 	b := a.business
 	switch e.Kind {
 	case ledger.OutboxRow:
-		b.rows[ledger.TableOutbox]++
+		b.count(ledger.TableOutbox)
 		if !a.named(s, e, ledger.TableOutbox) {
 			return
 		}
@@ -314,7 +316,7 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 		}
 		return
 	case ledger.InboxRow:
-		b.rows[ledger.TableInbox]++
+		b.count(ledger.TableInbox)
 		if !a.named(s, e, ledger.TableInbox) {
 			return
 		}
@@ -322,7 +324,7 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 		return
 	}
 	name := tableOf(e.Text)
-	b.rows[name]++
+	b.count(name)
 	if !a.named(s, e, e.Text) {
 		return
 	}
@@ -353,6 +355,25 @@ func (a *auditor) row(s *segment, e *ledger.Event) {
 		*f |= twiceBit << i
 	}
 	*f |= effectBit << i
+}
+
+// count counts a row of a table. One table is read after the other.
+func (b *business) count(table string) {
+	if b.counter == nil || table != b.counted {
+		if b.rows[table] == nil {
+			b.rows[table] = new(int64)
+		}
+		b.counted, b.counter = table, b.rows[table]
+	}
+	*b.counter++
+}
+
+// rowsOf is how many rows of a table were read.
+func (b *business) rowsOf(table string) int64 {
+	if n := b.rows[table]; n != nil {
+		return *n
+	}
+	return 0
 }
 
 // named says whether a row is of an event that somebody can have written.
@@ -442,5 +463,5 @@ func (a *auditor) uncommitted(f facts) bool {
 func (a *auditor) snapshotOf(table string) bool {
 	table = tableOf(table)
 	end, ok := a.survey.tables[table]
-	return ok && !end.moved && end.N == a.business.rows[table]
+	return ok && !end.moved && end.N == a.business.rowsOf(table)
 }

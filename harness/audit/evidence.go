@@ -591,8 +591,8 @@ func (a *auditor) snapshot() Proof {
 			faults = append(faults, fmt.Sprintf("%s was read in %q, the arm's is %q", table, end.Detail, a.header.Space))
 		case end.At < a.survey.restedAt(end.worker):
 			faults = append(faults, fmt.Sprintf("%s was read %s before the arm was at rest", table, time.Duration(a.survey.restedAt(end.worker)-end.At)))
-		case end.N != a.business.rows[table]:
-			faults = append(faults, fmt.Sprintf("%s has %d rows, %d are recorded", table, end.N, a.business.rows[table]))
+		case end.N != a.business.rowsOf(table):
+			faults = append(faults, fmt.Sprintf("%s has %d rows, %d are recorded", table, end.N, a.business.rowsOf(table)))
 		default:
 			rows += end.N
 		}

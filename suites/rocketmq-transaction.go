@@ -398,13 +398,14 @@ func rocketSlowTransaction() harness.Scenario {
 	})
 }
 
-// onceStored is what is observed of a message that is sent once: whether it stands once.
+// onceStored is the promise of transactional messages of which one was slow: the answer to a question about that one may cross with
+// its end.
 var onceStored = ledger.Promise{
-	Text:   "an order whose local transaction is committed becomes visible to consumers once, and has its effect once",
+	Text:   "an order whose local transaction is committed becomes visible to consumers once, but for one whose check-back and end crossed, and has its effect once",
 	Start:  "the commit of the order's transaction",
 	End:    "the queue and the effects, read once the broker has nothing left to ask",
 	Places: []string{"store", "outbox", "effect"},
-	Rules:  map[string]ledger.Rule{audit.ReorderedStore: {Allowed: true}},
+	Rules:  map[string]ledger.Rule{audit.ReorderedStore: {Allowed: true}, audit.DuplicateStore: {Bound: 1}},
 }
 
 func rocketTransactionKilled() harness.Scenario {

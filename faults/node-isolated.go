@@ -15,6 +15,7 @@ func init() {
 		Params: map[string]string{
 			"listeners": "comma-separated broker-to-broker listeners to cut (Kafka: replication, controller); default all",
 			"direction": "in (connections its peers open to it), out (those it opens), both; default both",
+			"share":     "of the packets that are dropped at random, in percent: less than all slows the link; default 100",
 			"peers":     "name of the target whose nodes it is cut from; default all other nodes",
 		},
 		Proof:    "packets dropped by the rules, counted in the node's network namespace",
@@ -29,7 +30,14 @@ func init() {
 			if err != nil {
 				return nil, err
 			}
-			cut := system.Isolation{Direction: d}
+			share, err := count(s, "share", 100)
+			if err == nil && (share < 1 || share > 100) {
+				err = fmt.Errorf("fault node-isolated: share=%d, want 1 to 100 percent: %w", share, system.ErrUsage)
+			}
+			if err != nil {
+				return nil, err
+			}
+			cut := system.Isolation{Direction: d, Share: share}
 			if l := param(s, "listeners", ""); l != "" {
 				cut.Listeners = strings.Split(l, ",")
 			}

@@ -45,6 +45,8 @@ type Isolation struct {
 	// Direction: Outbound cuts connections that the node opens to its peers' listeners, Inbound those
 	// that the peers open to the node's, Both both.
 	Direction Direction
+	// Share is how many percent of the packets are dropped, at random; 0 = all. A part of them slows a link.
+	Share int
 }
 
 // Isolator cuts a node from peers while clients still reach it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,6 +44,16 @@ type Rule struct {
 	Port      int        // TCP port; 0: all traffic, of any protocol
 	Side      Side       // of Port
 	Direction Direction
+	Share     int // of these packets, in percent and at random, that are dropped; 0 = all
+}
+
+// Share returns rules that drop so many percent of what the given ones select; 0 = all.
+func Share(rules []Rule, percent int) []Rule {
+	rules = slices.Clone(rules)
+	for i := range rules {
+		rules[i].Share = percent
+	}
+	return rules
 }
 
 // Counters says how many packets the rules of a cut dropped.
@@ -101,6 +112,13 @@ func (r Rule) lines(comment string) ([]string, error) {
 	if r.Port < 0 || r.Port > 65535 {
 		return nil, fmt.Errorf("port %d is none", r.Port)
 	}
+	if r.Share < 0 || r.Share > 100 {
+		return nil, fmt.Errorf("a share of %d percent is none", r.Share)
+	}
+	share := ""
+	if r.Share > 0 && r.Share < 100 {
+		share = fmt.Sprintf(" -m statistic --mode random --probability 0.%02d", r.Share)
+	}
 	var chains []string
 	if r.Direction != Out {
 		chains = append(chains, "INPUT -s")
@@ -121,7 +139,7 @@ func (r Rule) lines(comment string) ([]string, error) {
 	var lines []string
 	for _, chain := range chains {
 		for _, port := range ports {
-			lines = append(lines, fmt.Sprintf("-A %s %s%s -m comment --comment %s -j DROP", chain, r.Peer, port, comment))
+			lines = append(lines, fmt.Sprintf("-A %s %s%s%s -m comment --comment %s -j DROP", chain, r.Peer, port, share, comment))
 		}
 	}
 	return lines, nil

@@ -23,6 +23,9 @@ func TestRuleLines(t *testing.T) {
 		{"requests to the peer's listener", Rule{Peer: peer, Port: 9092, Side: DestinationPort, Direction: Out}, []string{
 			"-A OUTPUT -d 10.0.0.2 -p tcp --dport 9092 -m comment --comment c -j DROP",
 		}},
+		{"a part of them", Rule{Peer: peer, Direction: In, Share: 5}, []string{
+			"-A INPUT -s 10.0.0.2 -m statistic --mode random --probability 0.05 -m comment --comment c -j DROP",
+		}},
 		{"answers of the peer's listener", Rule{Peer: peer, Port: 9092, Side: SourcePort, Direction: In}, []string{
 			"-A INPUT -s 10.0.0.2 -p tcp --sport 9092 -m comment --comment c -j DROP",
 		}},

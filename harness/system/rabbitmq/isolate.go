@@ -25,7 +25,7 @@ func (c *Cluster) Isolate(ctx context.Context, node system.Node, i system.Isolat
 	if err != nil {
 		return nil, fmt.Errorf("isolate %s: %w", n.name, err)
 	}
-	cut, err := netns.Apply(ctx, n.pod, strings.ToLower(rand.Text()[:10]), rules...)
+	cut, err := netns.Apply(ctx, n.pod, strings.ToLower(rand.Text()[:10]), netns.Share(rules, i.Share)...)
 	if err != nil {
 		return nil, fmt.Errorf("isolate %s: %w", n.name, err)
 	}

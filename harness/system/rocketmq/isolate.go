@@ -50,7 +50,7 @@ func (c *Cluster) Isolate(ctx context.Context, node system.Node, i system.Isolat
 	for _, port := range ports {
 		rules = append(rules, netns.Rule{Peer: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: port})
 	}
-	cut, err := netns.Apply(ctx, c.pod, strings.ToLower(rand.Text()[:10]), rules...)
+	cut, err := netns.Apply(ctx, c.pod, strings.ToLower(rand.Text()[:10]), netns.Share(rules, i.Share)...)
 	if err != nil {
 		return nil, fmt.Errorf("isolate %s: %w", n.name, err)
 	}

@@ -26,6 +26,7 @@ func Checks() []Check {
 		{"stopped", "a stopped node hands over and comes back", stopped},
 		{"isolated-by-listener", "cut from one listener alone, the leader leads on with fewer in sync", isolatedByListener},
 		{"isolated", "cut from its peers the leader is deposed while clients still reach it", isolated},
+		{"slowed", "a link between nodes that loses a part of its packets is slow, and carries everything", slowed},
 		{"link-reset", "a reset link refuses, and works after the heal at the same address", linkReset},
 		{"link-black-hole", "in a black hole nothing completes, and all of it after the heal", linkBlackHole},
 		{"response-dropped", "the request passes, the response does not; what is sent again is there twice or not by the client's settings", responseDropped},

@@ -208,6 +208,27 @@ func isolated(ctx context.Context, b Bench) error {
 	})
 }
 
+// lossy is how many percent of the packets a slow link loses.
+const lossy = 20
+
+func slowed(ctx context.Context, b Bench) error {
+	i, err := need[system.Isolator](b)
+	if err != nil {
+		return err
+	}
+	return struck(ctx, b, "slowed", 1, nil, func(_ system.LeaderFinder, leader system.Node, l *load) error {
+		cut, err := i.Isolate(ctx, leader, system.Isolation{Listeners: []string{"replication"}, Share: lossy})
+		if errors.Is(err, system.ErrUsage) { // it calls it otherwise
+			cut, err = i.Isolate(ctx, leader, system.Isolation{Share: lossy})
+		}
+		if err != nil {
+			return err
+		}
+		l.send(ctx, sent)
+		return errors.Join(l.confirmed(ctx, 2*sent), bites(ctx, cut), heals(ctx, cut))
+	})
+}
+
 func linkReset(ctx context.Context, b Bench) error {
 	c, err := need[system.LinkCutter](b)
 	if err != nil {

@@ -36,6 +36,9 @@ func init() {
 	})
 }
 
+// slowly is the rate of arms that run through a restart of the broker: what piles up meanwhile has to be waited for.
+const slowly = 25
+
 // due is the delay of all arms: level 2 of messageDelayLevel, and as much for timed messages.
 const due = 5 * time.Second
 
@@ -73,6 +76,7 @@ func rocketDelayKilled() harness.Scenario {
 		Redelivery:  2 * due,
 		Destructive: true,
 	})
+	s.Load.Rate = slowly
 	s.Drained = afterDelay(s.Drained)
 	return s
 }
@@ -236,6 +240,7 @@ func rocketDelayMasterLost() harness.Scenario {
 		Redelivery:  2 * due,
 		Destructive: true,
 	})
+	s.Load.Rate = slowly
 	s.Drained = afterDelay(s.Drained)
 	return s
 }

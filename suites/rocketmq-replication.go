@@ -22,7 +22,7 @@ func init() {
 			Places: []string{"store"},
 			Rules:  rocketRules,
 		},
-		Scenarios: []harness.Scenario{rocketMasterLost(), rocketSyncSetShrunk(), rocketUncleanElection(), rocketMasterKilled()},
+		Scenarios: []harness.Scenario{rocketMasterLost(), rocketSyncSetShrunk(), rocketUncleanElection(), rocketMasterKilled(), rocketStoredTwice()},
 	})
 }
 
@@ -194,15 +194,9 @@ func rocketMasterKilled() harness.Scenario {
 		Targets: map[string]plan.Role{"master": plan.Leader},
 		Arms: []harness.Arm{{
 			Name: "all-ack", Role: harness.Observation, Client: rerouted, Node: controlled("1", "false"),
-			Reason: "its controls are the other scenarios of this suite: here the replica is in sync, and no setting makes it lag by itself",
-			Promise: ledger.Promise{
-				Text:   "a message that was answered by SEND_OK is in its queue after the master was killed, and no send stands there twice: each was made once",
-				Start:  "the SEND_OK that the producer's caller saw",
-				End:    "the queue, read to its end at the promoted broker",
-				Places: []string{"store"},
-				Rules:  map[string]ledger.Rule{audit.ReorderedStore: {Allowed: true}},
-			},
-			During: ledger.During{RefusedOrSilent: 1},
+			Reason:  "its controls are the other scenarios of this suite: here the replica is in sync, and no setting makes it lag by itself",
+			Promise: storedOnce,
+			During:  ledger.During{RefusedOrSilent: 1},
 		}},
 		Steps: []plan.Step{
 			{
@@ -217,5 +211,43 @@ func rocketMasterKilled() harness.Scenario {
 		},
 		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"killed"}},
 		Destructive: true,
+	}
+}
+
+// storedOnce is the promise of sends that are made once, whatever happens to the master.
+var storedOnce = ledger.Promise{
+	Text:   "a message that was answered by SEND_OK is in its queue after the master was killed, and no send stands there twice: each was made once",
+	Start:  "the SEND_OK that the producer's caller saw",
+	End:    "the queue, read to its end at the promoted broker",
+	Places: []string{"store"},
+	Rules:  map[string]ledger.Rule{audit.ReorderedStore: {Allowed: true}},
+}
+
+func rocketStoredTwice() harness.Scenario {
+	return harness.Scenario{
+		Name: "stored-twice", Window: "W3", Cost: 50 * time.Second,
+		Summary: "in a pair with inSyncReplicas=2 the master is killed by SIGKILL under load, an operator makes the replica the master, and the killed one comes back as its replica",
+		Guarded: "each send is made once: what is read from the promoted replica holds no message twice",
+		LookFor: "two messages with one business key after a failover (mqadmin queryMsgByKey), of producers that do not send again",
+		Sources: []string{"RocketMQ 5.5.0 source, DefaultHAClient (a replica appends what it is sent, from its own end on)"},
+		Targets: map[string]plan.Role{"master": plan.Leader},
+		Arms: []harness.Arm{{
+			Name: "in-sync-2", Role: harness.Observation, Client: rerouted, Node: rocketNode(rocketmq.Pair, "brokerRole", "SYNC_MASTER", "inSyncReplicas", "2"),
+			Reason:  "no setting is known to make a replica store a message twice: it shows whether one does",
+			Promise: storedOnce,
+			During:  ledger.During{RefusedOrSilent: 1},
+		}},
+		Steps: []plan.Step{
+			{
+				Name: "killed", Until: []plan.State{{Kind: plan.Confirmed, N: struck}},
+				Inject: &plan.Exposure{Fault: "node-killed", Target: "master"},
+			},
+			{Name: "promoted", Until: []plan.State{{Kind: plan.Bit, Since: "killed"}}, Do: doPromote, Target: "master", Cap: 90 * time.Second},
+			{Name: "failed-over", Until: []plan.State{{Kind: plan.Confirmed, N: struck, Since: "promoted"}}},
+			{Name: "restarted", Heal: "killed"},
+			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "restarted"}}},
+		},
+		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"killed"}},
+		Destructive: true, Actions: promoting,
 	}
 }

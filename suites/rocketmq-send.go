@@ -168,7 +168,8 @@ func rocketStatusIgnored() harness.Scenario {
 		},
 		Targets: map[string]plan.Role{"master": plan.Leader},
 		Arms: onNode(
-			rocketNode(rocketmq.Pair, "brokerRole", "SYNC_MASTER", "inSyncReplicas", "2"),
+			// The broker gives up waiting for its replica before the client gives up waiting for the broker; both take 3 s by default.
+			rocketNode(rocketmq.Pair, "brokerRole", "SYNC_MASTER", "inSyncReplicas", "2", "slaveTimeout", "500"),
 			guardedArm(silent, again, nil),
 			harness.Arm{
 				Name: "status-ignored", Role: harness.Control, Client: with(again, "status", "ignored"),

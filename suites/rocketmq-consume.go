@@ -91,7 +91,8 @@ func rocketSettledFirst() harness.Scenario {
 
 func rocketShutdown() harness.Scenario {
 	const pair = "rocketmq-consume/shutdown"
-	return effects(harness.Scenario{
+	const rate, work = 10, 200 * time.Millisecond // twice as many messages come as are done: at any time some are in hand, for seconds
+	s := effects(harness.Scenario{
 		Name: "shutdown", Window: "W6",
 		Summary: "a consumer is stopped, as by a deployment, with messages in hand, and started again",
 		Guarded: "what is in hand is done, and settled, before the process ends",
@@ -99,8 +100,7 @@ func rocketShutdown() harness.Scenario {
 		Sources: rocketConsumeSources,
 		Load:    harness.Load{Partitions: 1},
 		Arms: onNode(rocketNode(rocketmq.Single), pairOf(pair, paramLoop, func(params map[string]string) []harness.Process {
-			// The work takes longer than it takes messages to come, so that some are in hand at any time.
-			params[paramCommit], params[paramWork], params[paramTell] = "batch", (2 * time.Second / time.Duration(consumeLoad.Rate)).String(), tellStopped
+			params[paramCommit], params[paramWork], params[paramTell] = "batch", work.String(), tellStopped
 			return []harness.Process{onRocketMQ.reader("consumer-1", params)}
 		})...),
 		Steps: []plan.Step{
@@ -110,6 +110,8 @@ func rocketShutdown() harness.Scenario {
 		},
 		Evidence: ledger.Evidence{Bites: []string{tellStopped}},
 	})
+	s.Load.Rate = rate
+	return s
 }
 
 func rocketFirstStart() harness.Scenario {

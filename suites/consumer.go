@@ -142,7 +142,8 @@ type consuming struct {
 	abandon        context.CancelFunc // the batch that is processed
 
 	handsOver bool         // the loop does not wait for its work
-	inHand    atomic.Int64 // deliveries of which the work has not begun
+	hands     sync.Mutex   // of the work, then
+	inHand    atomic.Int64 // deliveries of which the work has not ended
 
 	fetches sync.WaitGroup // of the poller, and of who ends it all
 
@@ -527,16 +528,24 @@ func (c *consuming) ours(ds []system.Delivery) []system.Delivery {
 
 // handle does the work on one delivery and records how that ended. A revocation waits for it.
 func (c *consuming) handle(ctx context.Context, s *chain.Service, ev chain.Event) (chain.Result, error) {
+	if c.handsOver { // nobody waits for the work, least of all the end of the process
+		c.hands.Lock()
+		defer c.hands.Unlock()
+	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	unlock := sync.OnceFunc(c.mu.Unlock)
+	defer unlock()
+	defer c.inHand.Add(-1)
 	d := c.batch[ev.ID][0]
 	c.current, c.batch[ev.ID] = d, c.batch[ev.ID][1:]
 	if c.member != nil && !c.owned[d.Partition] {
 		c.abandon()
 		return "", errNotOurs
 	}
+	if c.handsOver {
+		unlock()
+	}
 	c.handled++
-	c.inHand.Add(-1)
 	ctx, _ = timed(ctx)
 	var result chain.Result
 	var err error

@@ -96,7 +96,7 @@ func function[F any](p *settingsOf, param, def string) F {
 // newService makes the service that all roles share.
 func newService(s *worker.Session, p *settingsOf, pool *pgxpool.Pool) *chain.Service {
 	service := &chain.Service{
-		Name: or(p.params[paramConsumer], defaultConsumer), Destination: s.Config.Client.Destination, DB: pool, Log: s.Log,
+		Name: or(p.params[paramConsumer], defaultConsumer), Destination: s.Config.Client.Destination, DB: lateBegin{pool}, Log: s.Log,
 		Batch: p.number(paramBatch), Tries: p.number(paramTries), Deadline: p.duration(paramDeadline),
 		Redeliver: p.duration(paramRedeliver), Replay: p.duration(paramReplay), Poll: cmp.Or(p.duration(paramEvery), 20*time.Millisecond),
 		Delay: p.duration(paramDelay), Use: p.duration(paramUse), Lease: p.duration(paramLease),

@@ -46,9 +46,13 @@ const (
 	throughputSpan    = 10 * time.Second
 	throughputParts   = 4
 	throughputKeys    = 32
-	throughputOffered = 600 // orders/s, recorded: more would only take from the consumers what the two share
-	throughputOpen    = 256 // orders that have no effect yet, unrecorded
+	throughputOffered = 520                    // orders/s, recorded: more would only take from the consumers what the two share
+	throughputOpen    = 256                    // orders that have no effect yet, unrecorded
+	throughputPoll    = 100 * time.Millisecond // of a relay that found nothing: what comes meanwhile is one batch
 )
+
+// throughputFetch lets brokers wait for some 16 events, and no longer than a relay does.
+var throughputFetch = with(onKafka.consumer, "fetch.min.bytes", "4000", "fetch.max.wait.ms", "100")
 
 // BenchmarkChain reports orders per second through the whole chain, from the order's commit to its effect, recorded by the
 // engine and not recorded. It starts clusters of its own:
@@ -86,9 +90,11 @@ func recordedChain(b *testing.B, refs map[string]string) float64 {
 		at time.Time
 		n  int
 	}
-	consumers := []harness.Process{onKafka.relay("relay-1", nil), onKafka.relay("relay-2", nil)}
+	consumers := []harness.Process{onKafka.relay("relay-1", map[string]string{paramEvery: throughputPoll.String()}), onKafka.relay("relay-2", map[string]string{paramEvery: throughputPoll.String()})}
 	for i := range throughputParts {
-		consumers = append(consumers, onKafka.reader(fmt.Sprintf("consumer-%d", i+1), map[string]string{paramCommit: "batch"}))
+		p := onKafka.reader(fmt.Sprintf("consumer-%d", i+1), map[string]string{paramCommit: "batch"})
+		p.Client = throughputFetch
+		consumers = append(consumers, p)
 	}
 	s := chained(harness.Scenario{
 		Name: "throughput",
@@ -179,7 +185,7 @@ func unrecordedChain(b *testing.B, refs map[string]string) float64 {
 		System: kafka.Name, Endpoints: brokers.Endpoints(), Destination: "throughput", Partitions: throughputParts, Settings: onKafka.producer,
 	}
 	service := func(name string) *chain.Service {
-		return &chain.Service{Name: defaultConsumer, Destination: "throughput", DB: open(name), Poll: 20 * time.Millisecond}
+		return &chain.Service{Name: defaultConsumer, Destination: "throughput", DB: lateBegin{open(name)}, Poll: throughputPoll}
 	}
 	orders := service("orders")
 	must(chain.Migrate(ctx, orders.DB))
@@ -213,7 +219,7 @@ func unrecordedChain(b *testing.B, refs map[string]string) float64 {
 			must(client.Close(context.WithoutCancel(ctx)))
 		})
 	}
-	config.Group, config.Settings = "throughput", onKafka.consumer
+	config.Group, config.Settings = "throughput", throughputFetch
 	for range throughputParts {
 		client, err := kafka.Clients{}.OpenConsumer(ctx, config)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -33,6 +34,7 @@ type Pod struct {
 	Hostname  string
 	ip        netip.Addr
 	ports     map[int]int
+	near      bool // its own address can be reached from here
 }
 
 // NewPod makes and starts a pod. On an error nothing of it is left.
@@ -116,6 +118,7 @@ func (p *Pod) readAddresses(ctx context.Context, spec PodSpec) error {
 			}
 		}
 		if p.ip.IsValid() && len(p.ports) == len(spec.Ports) {
+			p.near = refuses(ctx, p.ip)
 			return nil
 		}
 		select {
@@ -134,6 +137,28 @@ func (p *Pod) HostPort(containerPort int) string {
 		return ""
 	}
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+}
+
+// Address is where this machine reaches the container port with the least in between: at the pod's own address if that can be
+// reached, as where the engine runs on this very machine, or else at HostPort. The engine's proxy behind that copies every byte,
+// and accepts connections that it has nobody for.
+func (p *Pod) Address(containerPort int) string {
+	if _, ok := p.ports[containerPort]; !ok || !p.near {
+		return p.HostPort(containerPort)
+	}
+	return netip.AddrPortFrom(p.ip, uint16(containerPort)).String()
+}
+
+// refuses says whether the address answers at all: nobody listens there yet, so it refuses connections.
+func refuses(ctx context.Context, ip netip.Addr) bool {
+	const patience, unused = 500 * time.Millisecond, 1
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", netip.AddrPortFrom(ip, unused).String())
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // IP is the pod's address in its network.

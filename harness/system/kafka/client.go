@@ -59,6 +59,7 @@ func ConsumerSettings() map[string]string {
 		"rebalance.timeout.ms":    "how long a rebalance waits for a member; default 60000",
 		"block.rebalance.on.poll": "true or false: a poll that returned records holds rebalances up until the next; default false",
 		"max.poll.records":        "of one poll; default 500",
+		"fetch.min.bytes":         "how much a broker waits for, within fetch.max.wait.ms; default 1",
 		"fetch.max.wait.ms":       "how long a broker may wait for records; default 500",
 		"metadata.max.age.ms":     "when new partitions are noticed at the latest; default 300000",
 	}

@@ -51,6 +51,7 @@ func (Clients) OpenConsumer(_ context.Context, cfg system.ClientConfig) (system.
 		block      = s.choice("block.rebalance.on.poll", "false", "false", "true") == "true"
 		records    = s.number("max.poll.records", 500, 1)
 		wait       = s.millis("fetch.max.wait.ms", 500*time.Millisecond, 1)
+		least      = s.number("fetch.min.bytes", 1, 1)
 		metadata   = s.millis("metadata.max.age.ms", 5*time.Minute, 500)
 	)
 	if cfg.Group == "" && (autoCommit != commitManual || block) {
@@ -66,7 +67,7 @@ func (Clients) OpenConsumer(_ context.Context, cfg system.ClientConfig) (system.
 		topic: cfg.Destination, group: cfg.Group != "", max: records, autoCommit: autoCommit, block: block,
 		polled: map[int32]kgo.EpochOffset{}, returned: map[int32]kgo.EpochOffset{},
 	}
-	opts := append(common(cfg), kgo.ConsumeTopics(cfg.Destination), kgo.FetchMaxWait(wait), kgo.MetadataMaxAge(metadata))
+	opts := append(common(cfg), kgo.ConsumeTopics(cfg.Destination), kgo.FetchMaxWait(wait), kgo.FetchMinBytes(int32(least)), kgo.MetadataMaxAge(metadata))
 	if isolation == "read_committed" {
 		opts = append(opts, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	}

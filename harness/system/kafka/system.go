@@ -179,7 +179,7 @@ func (n *Node) provision(ctx context.Context, owner container.Owner, prefix stri
 	if err != nil {
 		return err
 	}
-	upstream := n.pod.HostPort(portClient)
+	upstream := n.pod.Address(portClient)
 	n.link, err = netproxy.Open(netproxy.Config{
 		Name: n.name, Framer: framer{}, Upstream: func() string { return upstream }, Log: n.cluster.log,
 	})

@@ -152,7 +152,7 @@ func (c *Cluster) provision(ctx context.Context, engine *container.Engine, owner
 	if err != nil {
 		return err
 	}
-	n.link, err = netproxy.Open(netproxy.Config{Name: nodeName, Framer: framer{}, Upstream: n.direct, Log: spec.Log})
+	n.link, err = netproxy.Open(netproxy.Config{Name: nodeName, Framer: framer{}, Upstream: func() string { return n.pod.Address(port) }, Log: spec.Log})
 	if err != nil {
 		return err
 	}

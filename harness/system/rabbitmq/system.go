@@ -174,7 +174,7 @@ func (n *Node) provision(ctx context.Context, owner container.Owner, prefix, ima
 	if err != nil {
 		return err
 	}
-	upstream := n.pod.HostPort(portAMQP)
+	upstream := n.pod.Address(portAMQP)
 	n.link, err = netproxy.Open(netproxy.Config{
 		Name: n.name, Framer: framer{}, Upstream: func() string { return upstream }, Log: c.log,
 	})

@@ -194,7 +194,7 @@ func (c *Cluster) openLinks(brokers int) error {
 		n.master.Store(i == 0 && c.config.layout != Controller)
 		for n.link == nil {
 			link, err := netproxy.Open(netproxy.Config{
-				Name: n.name, Framer: framer{}, Upstream: func() string { return n.direct() }, Log: c.log,
+				Name: n.name, Framer: framer{}, Upstream: func() string { return c.pod.Address(n.port()) }, Log: c.log,
 			})
 			if err != nil {
 				return err

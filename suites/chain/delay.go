@@ -67,7 +67,7 @@ func SendOnWheel(ctx context.Context, s *Service, ev Event) error {
 	if err := s.at(ctx, BeforePublish, ev); err != nil {
 		return err
 	}
-	return s.putOff(ev) // unsafe: what is only in memory dies with the process, and nobody has heard of it
+	return s.onWheel(ev) // unsafe: what is only in memory dies with the process, and nobody has heard of it
 }
 
 // ScanTasks executes a batch of the tasks that are due, and returns how many that were. Any number of scanners may run. A task
@@ -275,9 +275,9 @@ var insertTask = exec(`INSERT INTO delay_task (event_id, key, version, amount, d
 	SELECT $1, $2, $3, $4, now + make_interval(secs => $5), now + make_interval(secs => $5 + nullif($6::float8, 0)) FROM clock_timestamp() AS now
 	ON CONFLICT (event_id) DO NOTHING`, func(s *Service, _ Event) []any { return []any{s.Delay.Seconds(), s.Use.Seconds()} })
 
-func putOnWheel(_ context.Context, _ pgx.Tx, s *Service, ev Event) error { return s.putOff(ev) }
+func putOnWheel(_ context.Context, _ pgx.Tx, s *Service, ev Event) error { return s.onWheel(ev) }
 
-func (s *Service) putOff(ev Event) error {
+func (s *Service) onWheel(ev Event) error {
 	if s.Wheel == nil {
 		return errors.New("there is no wheel")
 	}

@@ -76,15 +76,15 @@ type Checker func(ctx context.Context, s *Service, ev Event) (Fate, error)
 func CheckInTable(ctx context.Context, s *Service, ev Event) (Fate, error) {
 	q := s.asked(ev)
 	q.lookUp(ctx) // safe: written with the order, and there for whoever is asked
-	q.settle(ctx) // safe: whoever is asked first decides: once it says "rolled back" the order can no longer be written
+	q.decide(ctx) // safe: whoever is asked first decides: once it says "rolled back" the order can no longer be written
 	return q.fate, q.err
 }
 
 // CheckInMemory is CheckInTable, but answers by what its process remembers.
 func CheckInMemory(ctx context.Context, s *Service, ev Event) (Fate, error) {
 	q := s.asked(ev)
-	q.remember()  // unsafe: the process that is asked may be another one, or the same after a restart, and takes what it does not know for rolled back
-	q.settle(ctx) // safe: whoever is asked first decides: once it says "rolled back" the order can no longer be written
+	q.recall()    // unsafe: the process that is asked may be another one, or the same after a restart, and takes what it does not know for rolled back
+	q.decide(ctx) // safe: whoever is asked first decides: once it says "rolled back" the order can no longer be written
 	return q.fate, q.err
 }
 
@@ -135,7 +135,7 @@ func (q *question) lookUp(ctx context.Context) {
 	}
 }
 
-func (q *question) remember() {
+func (q *question) recall() {
 	fate, ok := q.s.Memory.get(q.ev.ID)
 	if !ok {
 		fate = FateRolledBack
@@ -143,9 +143,9 @@ func (q *question) remember() {
 	q.fate = fate
 }
 
-// settle decides what nothing is known of. The unique event id makes it wait for a transaction that is under way: if that
+// decide settles what nothing is known of. The unique event id makes it wait for a transaction that is under way: if that
 // commits, its word stands; if not, it cannot be written any more.
-func (q *question) settle(ctx context.Context) {
+func (q *question) decide(ctx context.Context) {
 	if q.err != nil || q.fate != FateUnknown {
 		return
 	}

@@ -147,7 +147,7 @@ func (p Pair) Helpers() ([]string, error) {
 	for _, line := range []string{linesOf(p.GuardedSource())[guarded], linesOf(p.UnsafeSource())[unsafe]} {
 		code, _, _ := strings.Cut(line, "//")
 		for _, word := range strings.FieldsFunc(code, func(r rune) bool { return !unicode.IsLetter(r) }) {
-			for _, name := range []string{word, "work." + word, "batch." + word, "Service." + word} {
+			for _, name := range []string{word, "work." + word, "batch." + word, "Service." + word, "scanning." + word, "question." + word, "comparison." + word} {
 				if d, ok := declarations()[name]; ok && !slices.Contains(used, d) {
 					used = append(used, d)
 				}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -129,3 +131,56 @@ func countRows(ctx context.Context, e harness.Env, schema string, queries ...str
 	})
 	return sum, err
 }
+
+// quiet is a drain of what no position tells: halves of messages, delayed ones, retries. It has ended when nothing lags and nothing is
+// left, or when for the span nothing has become less and no end has moved, whatever lags in a control: that is for the audit to say.
+// With twice it waits for the span in any case, for what may come a second time.
+func quiet(span time.Duration, twice bool, left func(context.Context, harness.ArmEnv) (int64, error)) func(context.Context, harness.ArmEnv) (bool, string, int64, error) {
+	type last struct {
+		end, left int64
+		at        time.Time
+	}
+	var mu sync.Mutex
+	ends := map[string]last{}
+	return func(ctx context.Context, e harness.ArmEnv) (bool, string, int64, error) {
+		done, seen, _, err := chainDrained(ctx, e)
+		positions, ok := e.Cluster.(system.Positions)
+		if err != nil || !ok {
+			return done, seen, 0, err
+		}
+		now, err := positions.EndPositions(ctx, e.Destination)
+		if err != nil {
+			return false, "", 0, err
+		}
+		var end int64
+		for _, p := range now {
+			end += p
+		}
+		n, err := left(ctx, e)
+		if err != nil {
+			return false, "", 0, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		l, known := ends[e.Destination]
+		if !known || l.end != end || l.left != n {
+			l = last{end, n, time.Now()}
+			ends[e.Destination] = l
+		}
+		over := time.Since(l.at) > span
+		ended := done && (n <= 0 && !twice || over) || over && e.Arm.Role == harness.Control
+		return ended, fmt.Sprintf("%s, %d without an effect", seen, max(0, n)), end - n, nil
+	}
+}
+
+// withoutEffect counts what the producers of an arm were told, or say, that it was sent and has no effect.
+func withoutEffect(told func(harness.Counts) int, table string) func(context.Context, harness.ArmEnv) (int64, error) {
+	return func(ctx context.Context, e harness.ArmEnv) (int64, error) {
+		n, err := countRows(ctx, e.Env, e.Schema, "SELECT count(DISTINCT event_id) FROM "+table)
+		return int64(told(e.Counts(e.Arm.Name))) - n, err
+	}
+}
+
+func confirmed(c harness.Counts) int { return c.Confirmed }
+
+func claimed(c harness.Counts) int { return c.Claimed }

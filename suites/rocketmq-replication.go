@@ -43,6 +43,20 @@ func cutReplica() plan.Step {
 	}
 }
 
+// lostAndPromoted are the steps in which a master whose replication is cut is killed with its disk, and an operator makes the replica
+// the master.
+func lostAndPromoted(until ...plan.State) []plan.Step {
+	return []plan.Step{
+		{Name: "killed", Until: until, Inject: &plan.Exposure{Fault: "node-killed", Target: "master"}},
+		{Name: "disk-taken", Inject: &plan.Exposure{Fault: "disk-lost", Target: "master"}},
+		// It is restarted for that, so nothing reads any more what the dead one's kernel still sends.
+		{Name: "promoted", Do: doPromote, Target: "master", Cap: 90 * time.Second},
+		{Name: "restarted", Heal: "killed"},
+		{Name: "reconnected", Heal: "cut"},
+		{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "restarted"}}},
+	}
+}
+
 func rocketMasterLost() harness.Scenario {
 	node := func(role, inSync string) map[string]string {
 		return rocketNode(rocketmq.Pair, "brokerRole", role, "inSyncReplicas", inSync)
@@ -73,23 +87,13 @@ func rocketMasterLost() harness.Scenario {
 			control("async-master", "brokerRole=ASYNC_MASTER", node("ASYNC_MASTER", "2")),
 			control("in-sync-1", "inSyncReplicas=1", node("SYNC_MASTER", "1")),
 		},
-		Steps: []plan.Step{
+		Steps: append([]plan.Step{
 			cutReplica(),
 			{Name: "alone", Until: []plan.State{{Kind: plan.Bit, Since: "cut"}}},
-			{
-				Name: "killed", Until: []plan.State{
-					{Kind: plan.Sent, N: struck, Since: "alone", Arms: []string{"guarded"}},
-					{Kind: plan.ConfirmedBy, N: confirmedAlone, Since: "alone", Target: "master", Arms: controls},
-				},
-				Inject: &plan.Exposure{Fault: "node-killed", Target: "master"},
-			},
-			{Name: "disk-taken", Inject: &plan.Exposure{Fault: "disk-lost", Target: "master"}},
-			// It is restarted for that, so nothing reads any more what the dead one's kernel still sends.
-			{Name: "promoted", Do: doPromote, Target: "master", Cap: 90 * time.Second},
-			{Name: "restarted", Heal: "killed"},
-			{Name: "reconnected", Heal: "cut"},
-			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "restarted"}}},
-		},
+		}, lostAndPromoted(
+			plan.State{Kind: plan.Sent, N: struck, Since: "alone", Arms: []string{"guarded"}},
+			plan.State{Kind: plan.ConfirmedBy, N: confirmedAlone, Since: "alone", Target: "master", Arms: controls},
+		)...),
 		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
 		Destructive: true, Actions: promoting,
 	}

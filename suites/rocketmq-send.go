@@ -181,23 +181,13 @@ func rocketStatusIgnored() harness.Scenario {
 				During: silent,
 			},
 		),
-		Steps: []plan.Step{
+		Steps: append([]plan.Step{
 			cut,
 			{Name: "alone", Until: []plan.State{{Kind: plan.Bit, Since: "cut"}, {Kind: plan.Custom, Name: "confirms have ended"}}},
-			{
-				Name: "killed", Until: []plan.State{
-					{Kind: plan.InFlight, N: few, Arms: []string{"guarded"}},
-					{Kind: plan.Claimed, N: 3 * few, Since: "alone", Arms: []string{"status-ignored"}},
-				},
-				Inject: &plan.Exposure{Fault: "node-killed", Target: "master"},
-			},
-			{Name: "disk-taken", Inject: &plan.Exposure{Fault: "disk-lost", Target: "master"}},
-			// It is restarted for that, so nothing reads any more what the dead one's kernel still sends.
-			{Name: "promoted", Do: doPromote, Target: "master", Cap: 90 * time.Second},
-			{Name: "restarted", Heal: "killed"},
-			{Name: "reconnected", Heal: "cut"},
-			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "restarted"}}},
-		},
+		}, lostAndPromoted(
+			plan.State{Kind: plan.InFlight, N: few, Arms: []string{"guarded"}},
+			plan.State{Kind: plan.Claimed, N: 3 * few, Since: "alone", Arms: []string{"status-ignored"}},
+		)...),
 		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
 		Gates:       map[string]harness.Gate{"confirms have ended": confirmsEnded()},
 		Destructive: true, Actions: promoting,

@@ -253,49 +253,9 @@ const noQuestion = 6 * time.Second
 
 // allEffects is the drain of transactional messages, of which no position tells while they are halves: nothing is left once each
 // order has its effect, or nothing has come for so long that the broker has asked several times.
-var allEffects = quiet(noQuestion, func(ctx context.Context, e harness.ArmEnv) (int64, error) {
+var allEffects = quiet(noQuestion, false, func(ctx context.Context, e harness.ArmEnv) (int64, error) {
 	return countRows(ctx, e.Env, e.Schema, "SELECT (SELECT count(*) FROM orders) - (SELECT count(DISTINCT event_id) FROM notifications)")
 })
-
-// quiet is a drain that has ended when nothing lags and nothing is left, or when for so long nothing has become less and no end
-// has moved, whatever lags in a control.
-func quiet(span time.Duration, left func(context.Context, harness.ArmEnv) (int64, error)) func(context.Context, harness.ArmEnv) (bool, string, int64, error) {
-	type last struct {
-		end, left int64
-		at        time.Time
-	}
-	var mu sync.Mutex
-	ends := map[string]last{}
-	return func(ctx context.Context, e harness.ArmEnv) (bool, string, int64, error) {
-		done, seen, _, err := chainDrained(ctx, e)
-		positions, ok := e.Cluster.(system.Positions)
-		if err != nil || !ok {
-			return done, seen, 0, err
-		}
-		now, err := positions.EndPositions(ctx, e.Destination)
-		if err != nil {
-			return false, "", 0, err
-		}
-		var end int64
-		for _, p := range now {
-			end += p
-		}
-		n, err := left(ctx, e)
-		if err != nil {
-			return false, "", 0, err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		l, known := ends[e.Destination]
-		if !known || l.end != end || l.left != n {
-			l = last{end, n, time.Now()}
-			ends[e.Destination] = l
-		}
-		// Where a control leaves a lag, it is for the audit to say.
-		over := time.Since(l.at) > span
-		return done && (n == 0 || over) || over && e.Arm.Role == harness.Control, fmt.Sprintf("%s, %d without an effect", seen, n), end - n, nil
-	}
-}
 
 // betweens is an arm whose orders are placed between the halves of their message, with a consumer and another process to ask.
 func betweens(a *harness.Arm, params map[string]string, incarnations ...harness.Incarnation) {

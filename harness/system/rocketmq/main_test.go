@@ -35,7 +35,8 @@ func leaks(before goleak.Option) int {
 			goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 			// A client of the library that was shut down leaves its connection to the name server open for 120 s.
 			goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/internal/remote.(*remotingClient).receiveResponse"),
-			// Two of a consumer's statistics sleep until the next hour, and the next month, before they look whether it was shut down.
+			// Three of a consumer's statistics sleep until the next minute, hour and month before they look whether it was shut down.
+			goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/consumer.(*statsItemSet).init.func4"),
 			goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/consumer.(*statsItemSet).init.func5"),
 			goleak.IgnoreAnyFunction("github.com/apache/rocketmq-client-go/v2/consumer.(*statsItemSet).init.func6"),
 		)

@@ -133,7 +133,7 @@ func countRows(ctx context.Context, e harness.Env, schema string, queries ...str
 }
 
 // quiet is a drain of what no position tells: halves of messages, delayed ones, retries. It has ended when nothing lags and nothing is
-// left, or when for the span nothing has become less and no end has moved, whatever lags in a control: that is for the audit to say.
+// left; in a control also when for the span nothing has become less and no end has moved: what is left there is for the audit to say.
 // With twice it waits for the span in any case, for what may come a second time.
 func quiet(span time.Duration, twice bool, left func(context.Context, harness.ArmEnv) (int64, error)) func(context.Context, harness.ArmEnv) (bool, string, int64, error) {
 	type last struct {
@@ -168,7 +168,7 @@ func quiet(span time.Duration, twice bool, left func(context.Context, harness.Ar
 			ends[e.Destination] = l
 		}
 		over := time.Since(l.at) > span
-		ended := done && (n <= 0 && !twice || over) || over && e.Arm.Role == harness.Control
+		ended := done && n <= 0 && (over || !twice) || over && e.Arm.Role == harness.Control
 		return ended, fmt.Sprintf("%s, %d without an effect", seen, max(0, n)), end - n, nil
 	}
 }

@@ -110,7 +110,7 @@ func inGroup(ctx context.Context, s *worker.Session, p *settingsOf, prepare func
 	}
 	config := s.Config.Client
 	config.Group, config.Settings = config.Destination+".orders", nil
-	if h.client, err = (rocketmq.Clients{}).OpenTransactions(config, h.check); err != nil {
+	if h.client, err = (rocketmq.Clients{}).OpenTransactions(ctx, config, h.check); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.client.Close()) }()
@@ -220,10 +220,12 @@ const (
 	settingTimeout = "transactionTimeOut"
 )
 
-// checkMax is RocketMQ's default of how often it asks, fewChecks what it takes to see that it gives up.
+// checkMax is RocketMQ's default of how often it asks, fewChecks what it takes to see that it gives up, and manyChecks what lasts for
+// longer than clients take to tell a broker of themselves again: 30 s, and by default it asks for 15 times as long.
 const (
-	checkMax  = 15
-	fewChecks = 3
+	checkMax   = 15
+	fewChecks  = 3
+	manyChecks = 100
 )
 
 var transactionSources = []string{
@@ -374,7 +376,7 @@ var onceStored = ledger.Promise{
 
 func rocketTransactionKilled() harness.Scenario {
 	a := harness.Arm{
-		Name: "killed", Role: harness.Observation, Destination: onRocketMQ.destination, Node: checkedSoon(checkMax), Code: &harness.Code{Guarded: "CheckInTable"},
+		Name: "killed", Role: harness.Observation, Destination: onRocketMQ.destination, Node: checkedSoon(manyChecks), Code: &harness.Code{Guarded: "CheckInTable"},
 		Reason: "RocketMQ promises that a half survives its broker; what it shows is whether each order still becomes one effect, and how long that takes",
 	}
 	betweens(&a, nil, harness.Incarnation{CrashAt: chain.AfterOrderCommit, CrashNth: seen}, harness.Incarnation{})

@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	rmqproducer "github.com/apache/rocketmq-client-go/v2/producer"
 
+	"conform/harness/ledger"
 	"conform/harness/system"
 )
 
@@ -39,9 +41,9 @@ type Transactions struct {
 
 // OpenTransactions opens a producer of transactional messages for c.Destination, of the producer group c.Group. It has the
 // settings of a producer, but answers are awaited. check answers the broker's questions, one at a time; it may be asked about
-// messages of another process of the group. A broker asks those who have told it of themselves, as clients do every 30 s and
-// when they start.
-func (Clients) OpenTransactions(c system.ClientConfig, check func(payload []byte) Fate) (*Transactions, error) {
+// messages of another process of the group. A broker asks those who have told it of themselves, as clients do a second after their
+// start and then every 30 s.
+func (Clients) OpenTransactions(ctx context.Context, c system.ClientConfig, check func(payload []byte) Fate) (*Transactions, error) {
 	quiet()
 	s := newSettings(c.Settings, ProducerSettings())
 	t := &Transactions{
@@ -58,6 +60,35 @@ func (Clients) OpenTransactions(c system.ClientConfig, check func(payload []byte
 	if s.err != nil {
 		return nil, fmt.Errorf("open transactions %s: %w", c.ClientID, s.err)
 	}
+	for range helloTries {
+		client, err := t.connect(c, namesrv)
+		if err != nil {
+			return nil, fmt.Errorf("open transactions %s: %w", c.ClientID, err)
+		}
+		t.client = client
+		began := time.Now()
+		receipt := t.Send(ctx, system.Message{Payload: hello}, func() Fate { return Rollback })
+		if receipt.Outcome == ledger.OK && time.Since(began) < helloWithin {
+			return t, nil
+		}
+		_ = client.Shutdown() // it never returns an error
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("open transactions %s: %w", c.ClientID, context.Cause(ctx))
+		}
+	}
+	return nil, fmt.Errorf("open transactions %s: no broker has taken a first message within %s: %w", c.ClientID, helloWithin, system.ErrEnvironment)
+}
+
+// A client tells those brokers of its group that it knows, a second after its start and then every 30 s; and it knows none before it
+// has sent something. So each sends a half first, which is rolled back: who never sends would never be asked.
+var hello = []byte("hello")
+
+const (
+	helloWithin = 800 * time.Millisecond
+	helloTries  = 10
+)
+
+func (t *Transactions) connect(c system.ClientConfig, namesrv string) (rmq.TransactionProducer, error) {
 	client, err := rmq.NewTransactionProducer(listener{t},
 		rmqproducer.WithNsResolver(primitive.NewPassthroughResolver([]string{namesrv})),
 		rmqproducer.WithGroupName(topicName(c.Group)), rmqproducer.WithInstanceName(instance(c.ClientID)),
@@ -68,11 +99,7 @@ func (Clients) OpenTransactions(c system.ClientConfig, check func(payload []byte
 	if err == nil {
 		err = client.Start()
 	}
-	if err != nil {
-		return nil, fmt.Errorf("open transactions %s: %w", c.ClientID, err)
-	}
-	t.client = client
-	return t, nil
+	return client, err
 }
 
 // Send sends the half of a message and, once that is stored, calls execute and tells the broker what that returns, in a request
@@ -108,6 +135,9 @@ func (l listener) ExecuteLocalTransaction(msg *primitive.Message) primitive.Loca
 }
 
 func (l listener) CheckLocalTransaction(msg *primitive.MessageExt) primitive.LocalTransactionState {
+	if bytes.Equal(msg.Body, hello) {
+		return states[Rollback]
+	}
 	return states[l.t.check(msg.Body)]
 }
 

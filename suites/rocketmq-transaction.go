@@ -377,7 +377,7 @@ var onceStored = ledger.Promise{
 
 func rocketTransactionKilled() harness.Scenario {
 	a := harness.Arm{
-		Name: "killed", Role: harness.Observation, Destination: onRocketMQ.destination, Node: checkedSoon(manyChecks), Code: &harness.Code{Guarded: "CheckInTable"},
+		Name: "killed", Role: harness.Observation, Destination: onRocketMQ.destination, Node: checkedSoon(manyChecks, settingTimeout, "6000"), Code: &harness.Code{Guarded: "CheckInTable"},
 		Reason: "RocketMQ promises that a half survives its broker; what it shows is whether each order still becomes one effect, and how long that takes",
 	}
 	betweens(&a, nil, harness.Incarnation{CrashAt: chain.AfterOrderCommit, CrashNth: seen}, harness.Incarnation{})
@@ -389,8 +389,9 @@ func rocketTransactionKilled() harness.Scenario {
 		Targets: map[string]plan.Role{"broker": plan.All},
 		Arms:    []harness.Arm{a},
 		Steps: []plan.Step{
+			{Name: "crashed", Until: []plan.State{{Kind: plan.ProcessEnded, Process: "producer"}}},
 			{
-				Name: "killed", Until: []plan.State{{Kind: plan.ProcessEnded, Process: "producer"}},
+				Name: "killed", Until: []plan.State{{Kind: plan.Ordered, N: 1, Since: "crashed"}},
 				Inject: &plan.Exposure{Fault: "node-killed", Target: "broker"},
 			},
 			{Name: "restarted", Until: []plan.State{{Kind: plan.Bit, Since: "killed"}}, Heal: "killed"},

@@ -41,7 +41,7 @@ type Transactions struct {
 
 // OpenTransactions opens a producer of transactional messages for c.Destination, of the producer group c.Group. It has the
 // settings of a producer, but answers are awaited. check answers the broker's questions, one at a time; it may be asked about
-// messages of another process of the group. A broker asks those who have told it of themselves, as clients do a second after their
+// messages of another process of the group. It waits for a broker as long as ctx does. A broker asks those who have told it of themselves, as clients do a second after their
 // start and then every 30 s.
 func (Clients) OpenTransactions(ctx context.Context, c system.ClientConfig, check func(payload []byte) Fate) (*Transactions, error) {
 	quiet()
@@ -60,7 +60,7 @@ func (Clients) OpenTransactions(ctx context.Context, c system.ClientConfig, chec
 	if s.err != nil {
 		return nil, fmt.Errorf("open transactions %s: %w", c.ClientID, s.err)
 	}
-	for range helloTries {
+	for {
 		client, err := t.connect(c, namesrv)
 		if err != nil {
 			return nil, fmt.Errorf("open transactions %s: %w", c.ClientID, err)
@@ -72,11 +72,12 @@ func (Clients) OpenTransactions(ctx context.Context, c system.ClientConfig, chec
 			return t, nil
 		}
 		_ = client.Shutdown() // it never returns an error
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("open transactions %s: %w", c.ClientID, context.Cause(ctx))
+		select {
+		case <-time.After(helloPause):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("open transactions %s: no broker takes a first message (%s): %w", c.ClientID, receipt.Err, context.Cause(ctx))
 		}
 	}
-	return nil, fmt.Errorf("open transactions %s: no broker has taken a first message within %s: %w", c.ClientID, helloWithin, system.ErrEnvironment)
 }
 
 // A client tells those brokers of its group that it knows, a second after its start and then every 30 s; and it knows none before it
@@ -85,7 +86,7 @@ var hello = []byte("hello")
 
 const (
 	helloWithin = 800 * time.Millisecond
-	helloTries  = 10
+	helloPause  = 200 * time.Millisecond
 )
 
 func (t *Transactions) connect(c system.ClientConfig, namesrv string) (rmq.TransactionProducer, error) {

@@ -99,9 +99,7 @@ func (b broker) taskRestart() harness.Scenario {
 		LookFor: lookFor("delay-task/restart"),
 		Arms: b.pairArms("delay-task/restart", "effect", paramCommand, func(a *harness.Arm, function string) {
 			a.Producer = b.tasks(map[string]string{paramCommand: function}, harness.Incarnation{CrashAt: chain.AfterOrderCommit, CrashNth: 2 * seen}, harness.Incarnation{})
-			if a.Role == harness.Guarded {
-				a.Processes = []harness.Process{scans(scanner, nil)}
-			}
+			a.Processes = []harness.Process{scans(scanner, nil)}
 		}),
 		Steps: []plan.Step{
 			{Name: "crashed", Until: []plan.State{{Kind: plan.ProcessEnded, Process: "producer"}}},
@@ -154,21 +152,21 @@ func (b broker) cancelledOrMoved() harness.Scenario {
 
 func (b broker) twoScanners() harness.Scenario {
 	// The point after which it does not ask again whether the task is its own.
-	points := map[string]string{"guarded": chain.AfterClaim, "remind-unfenced": chain.AfterClaim, "scan-without-claim": chain.AfterFetch}
-	arms := func(pair, knob string) []harness.Arm {
+	arms := func(pair, knob, point string) []harness.Arm {
 		return b.pairArms(pair, "effect", knob, func(a *harness.Arm, function string) {
 			frozen := scans(scanner, map[string]string{knob: function})
-			frozen.HoldAt, frozen.HoldNth = points[a.Name], seen
+			frozen.HoldAt, frozen.HoldNth = point, seen
 			a.Producer = b.tasks(nil)
 			a.Processes = []harness.Process{frozen, scans("scanner-2", map[string]string{knob: function})}
 		})
 	}
-	pairs := append(arms("delay-task/two-scanners/no-fence", paramExecute), arms("delay-task/two-scanners/no-lease", paramScan)[1])
-	var held, taken []plan.State
+	pairs := append(arms("delay-task/two-scanners/no-fence", paramExecute, chain.AfterClaim), arms("delay-task/two-scanners/no-lease", paramScan, chain.AfterFetch)...)
+	pairs[2].Name = "guarded-scan"
+	var held []plan.State
 	for _, a := range pairs {
-		held = append(held, plan.State{Kind: plan.ProcessAt, Process: scanner, Point: points[a.Name], Arms: []string{a.Name}})
+		held = append(held, plan.State{Kind: plan.ProcessAt, Process: scanner, Point: a.Processes[0].HoldAt, Arms: []string{a.Name}})
 	}
-	taken = []plan.State{
+	taken := []plan.State{
 		{Kind: plan.Handled, N: seen, Since: "held"},
 		{Kind: plan.Custom, Name: "the other has done it", Arms: []string{"guarded", "remind-unfenced"}},
 	}
@@ -299,10 +297,7 @@ func (b broker) kafkaTimestamp() harness.Scenario {
 			a.Producer = b.tasks(map[string]string{paramCommand: function})
 			a.Processes = []harness.Process{
 				b.relay("relay-1", map[string]string{paramClient: "timestamp.age.ms=-" + strconv.FormatInt(taskDelay.Milliseconds(), 10)}),
-				b.reader("consumer-1", map[string]string{paramAhead: "true"}),
-			}
-			if a.Role == harness.Guarded {
-				a.Processes = append(a.Processes, scans(scanner, map[string]string{paramExecute: "PublishTask"}))
+				b.reader("consumer-1", map[string]string{paramAhead: "true"}), scans(scanner, map[string]string{paramExecute: "PublishTask"}),
 			}
 		}),
 		Steps:    []plan.Step{{Name: "handled", Until: []plan.State{{Kind: plan.Handled, N: 2 * seen}}}},

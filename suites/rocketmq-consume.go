@@ -226,17 +226,18 @@ func rocketRetryExhausted() harness.Scenario {
 			paramFailEvent: strconv.Itoa(struckAt), paramFailAs: "permanent", paramFailTimes: "-1",
 		})}
 	}
-	arm := func(name string, role harness.Role, processes ...harness.Process) harness.Arm {
+	arm := func(name string, role harness.Role, unread bool) harness.Arm {
 		return harness.Arm{
 			Name: name, Role: role, Node: onceASecond, Destination: listened, Code: &harness.Code{Guarded: "ApplyOnce"},
-			Processes: append(failing(), processes...),
+			Processes: append(failing(), harness.Process{
+				Name: "watcher", Role: onRocketMQ.role(roleConsume), Client: with(onRocketMQ.consumer, deadLettersOf, group),
+				Params: map[string]string{paramCommit: "never", paramDestination: "1"}, Manual: unread,
+			}),
 		}
 	}
-	control := arm("nobody-reads", harness.Control)
-	control.Break = &harness.Break{Knob: "no consumer of %DLQ%GROUP", Place: "effect", Anomaly: audit.MissingEffect, Attribution: audit.DeadLetterDropped}
-	watcher := harness.Process{
-		Name: "watcher", Role: onRocketMQ.role(roleConsume), Client: with(onRocketMQ.consumer, deadLettersOf, group),
-		Params: map[string]string{paramCommit: "never", paramDestination: "1"},
+	control := arm("nobody-reads", harness.Control, true)
+	control.Break = &harness.Break{
+		Knob: "manual=true of the consumer of %DLQ%GROUP, and nobody starts it", Place: "effect", Anomaly: audit.MissingEffect, Attribution: audit.DeadLetterDropped,
 	}
 	s := effects(harness.Scenario{
 		Name: "retry-exhausted", Window: "W5",
@@ -245,7 +246,7 @@ func rocketRetryExhausted() harness.Scenario {
 		LookFor: "messages in %DLQ%GROUP: alarm on the first (mqadmin topicStatus -t %DLQ%GROUP); nobody subscribes to it by itself",
 		Sources: []string{"RocketMQ documentation, Consumption Retry: maximum reconsume times, dead-letter queue", "rocketmq-client-go, pushConsumer.sendMessageBack"},
 		Load:    harness.Load{Partitions: 1},
-		Arms:    []harness.Arm{arm("guarded", harness.Guarded, watcher), control},
+		Arms:    []harness.Arm{arm("guarded", harness.Guarded, false), control},
 		Destinations: []harness.Destination{{
 			Name: "dead-letters", DeadLetter: true, Settings: map[string]string{deadLettersOf: group},
 		}},

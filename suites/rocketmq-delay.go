@@ -159,7 +159,10 @@ func rocketDelayMasterLost() harness.Scenario {
 	}
 	replicated := controlled("1", "false")
 	control := arm("no-replica", harness.Control, rocketNode(rocketmq.Single), byLevel)
-	control.Break = &harness.Break{Knob: "layout=single", Place: "effect", Anomaly: audit.MissingEffect, Attribution: audit.Broker}
+	control.Break = &harness.Break{
+		Knob: "layout=single", Place: "effect", Anomaly: audit.MissingEffect, Attribution: audit.Broker,
+		Forces: []string{"inSyncReplicas unset", "minInSyncReplicas unset", "allAckInSyncStateSet unset", "namesrv.enableElectUncleanMaster unset"},
+	}
 	s := delivered(harness.Scenario{
 		Name: "master-lost", Window: "W3", Cost: 120 * time.Second,
 		Summary: "the master is killed and its disk destroyed while it holds delayed messages, and comes back empty",

@@ -151,7 +151,7 @@ func (b broker) cancelledOrMoved() harness.Scenario {
 }
 
 func (b broker) twoScanners() harness.Scenario {
-	// The point after which it does not ask again whether the task is its own.
+	// Each is frozen at the point after which it does not ask again whether the task is its own.
 	arms := func(pair, knob, point string) []harness.Arm {
 		return b.pairArms(pair, "effect", knob, func(a *harness.Arm, function string) {
 			frozen := scans(scanner, map[string]string{knob: function})

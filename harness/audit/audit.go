@@ -150,8 +150,7 @@ type auditor struct {
 
 	dropped    map[ledger.MessageID]*ledger.Event // what the broker says of its letting go of what is lost
 	unfinished map[findingKey]bool                // findings of messages of which some never completed
-	// Of messages confirmed before the first strike, when the last one was that is lost, and that is there.
-	lastLost, lastKept map[partitionKey]int64
+	confirms   map[partitionKey]*confirms
 
 	contradictions []string // a ledger that contradicts itself proves nothing: at most SampleSize
 	contradicted   int
@@ -161,11 +160,14 @@ type auditor struct {
 	otherLetters int      // dead letters of events that the header does not name; -1 = not counted yet
 }
 
+// confirms are those of a partition before the first strike: when the last one was whose message is there, and whose is lost.
+type confirms struct{ kept, lost int64 }
+
 func newAuditor(h ledger.Header, open Open, v *survey) *auditor {
 	a := &auditor{
 		header: h, open: open, survey: v, index: newIndex(), pulse: newPulse(v), primaryFlag: storedRaw,
 		findings: findings{byKey: map[findingKey]*Finding{}}, ran: map[string]int{},
-		otherLetters: -1, unfinished: map[findingKey]bool{}, lastLost: map[partitionKey]int64{}, lastKept: map[partitionKey]int64{},
+		otherLetters: -1, unfinished: map[findingKey]bool{}, confirms: map[partitionKey]*confirms{},
 	}
 	raw := false
 	for key, end := range v.ends {
@@ -596,6 +598,8 @@ func (a *auditor) date() error {
 		return nil
 	}
 	var keys []findingKey
+	var partition partitionKey
+	var last *confirms // of partition
 	const suspicious = duplicated | corrupted | misrouted | reordered | conflicting | transacted
 	_, err := scan(a.open, func(s *segment, e *ledger.Event) {
 		if e.Kind != ledger.Complete && e.Kind != ledger.Claimed || e.Stream == 0 {
@@ -604,12 +608,17 @@ func (a *auditor) date() error {
 		st := a.index.stream(e.Stream)
 		f := *st.flagsOf(e.Seq)
 		if e.Outcome == ledger.OK && e.At < a.survey.firstStrike {
-			last := a.lastKept
-			if f&stored == 0 {
-				last = a.lastLost
+			if p := (partitionKey{e.Pos.Destination, e.Pos.Partition}); last == nil || p != partition {
+				if partition, last = p, a.confirms[p]; last == nil {
+					last = &confirms{}
+					a.confirms[p] = last
+				}
 			}
-			p := partitionKey{e.Pos.Destination, e.Pos.Partition}
-			last[p] = max(last[p], e.At)
+			if f&stored == 0 {
+				last.lost = max(last.lost, e.At)
+			} else {
+				last.kept = max(last.kept, e.At)
+			}
 		}
 		if f&stored != 0 && f&suspicious == 0 && f&refused == 0 {
 			return

@@ -174,8 +174,8 @@ func (a *auditor) struck(f Finding) bool {
 	case f.Anomaly != Lost:
 		return false
 	}
-	for p, at := range a.lastLost {
-		if at > a.lastKept[p] {
+	for _, last := range a.confirms {
+		if last.lost > last.kept {
 			return true
 		}
 	}

@@ -252,6 +252,22 @@ func (d *decoder) uvarint() (uint64, bool) {
 		d.pos++
 		return v, true
 	}
+	if b := d.b[d.pos:]; len(b) >= 4 { // most numbers of more bytes have two to four
+		v := uint64(b[0]&0x7f) | uint64(b[1]&0x7f)<<7
+		if b[1] < 0x80 {
+			d.pos += 2
+			return v, true
+		}
+		v |= uint64(b[2]&0x7f) << 14
+		if b[2] < 0x80 {
+			d.pos += 3
+			return v, true
+		}
+		if b[3] < 0x80 {
+			d.pos += 4
+			return v | uint64(b[3])<<21, true
+		}
+	}
 	return d.longUvarint()
 }
 

@@ -181,7 +181,7 @@ func rocketSubscriptionMismatch() harness.Scenario {
 	arm := func(name string, role harness.Role, first, second string) harness.Arm {
 		member := func(name, wanted string) harness.Process {
 			p := onRocketMQ.reader(name, map[string]string{paramCommit: "batch"})
-			p.Client = with(p.Client, "queues", "shared", tags, wanted)
+			p.Client = with(p.Client, "queues", "shared", "route", "refresh", tags, wanted)
 			return p
 		}
 		joining := member("consumer-2", second)

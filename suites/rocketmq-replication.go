@@ -22,9 +22,13 @@ func init() {
 			Places: []string{"store"},
 			Rules:  rocketRules,
 		},
-		Scenarios: []harness.Scenario{rocketMasterLost(), rocketSyncSetShrunk(), rocketUncleanElection(), rocketMasterKilled(), rocketStoredTwice()},
+		Scenarios: []harness.Scenario{rocketMasterLost(), rocketSyncSetShrunk(), rocketWaitingWhenShrunk(), rocketUncleanElection(), rocketMasterKilled(), rocketStoredTwice()},
 	})
 }
+
+// unhurried is a roomy load that leaves the processor to brokers that start: at the usual rate the refused sends of an outage
+// take so much of it that two cores start a broker in three times the time.
+var unhurried = harness.Load{Window: roomy.Window, Rate: 500}
 
 // confirmedAlone is how many sends a master that is alone must have confirmed by itself: the client has up to a thousand under
 // way, and struck of them are to have been made since.
@@ -72,7 +76,7 @@ func rocketMasterLost() harness.Scenario {
 	}
 	controls := []string{"async-master", "in-sync-1"}
 	return harness.Scenario{
-		Name: "master-lost", Window: "W3", Load: roomy, Cost: 75 * time.Second,
+		Name: "master-lost", Window: "W3", Load: unhurried, Cost: 75 * time.Second,
 		Summary: "the replication from the master to its replica is cut, 200 messages are sent, the master is killed and its disk destroyed, and an operator makes the replica the master",
 		Guarded: "brokerRole=SYNC_MASTER with inSyncReplicas=2: without the replica a send is answered by FLUSH_SLAVE_TIMEOUT or refused, never by SEND_OK",
 		LookFor: "SYNC_MASTER in a broker.conf without inSyncReplicas: since 5.0 the default of 1 waits for nobody; compare with mqadmin getBrokerConfig",
@@ -89,12 +93,15 @@ func rocketMasterLost() harness.Scenario {
 		},
 		Steps: append([]plan.Step{
 			cutReplica(),
-			{Name: "alone", Until: []plan.State{{Kind: plan.Bit, Since: "cut"}}},
+			{Name: "alone", Until: []plan.State{
+				{Kind: plan.Bit, Since: "cut"}, {Kind: plan.Custom, Name: confirmsHaveEnded, Arms: []string{"guarded"}},
+			}},
 		}, lostAndPromoted(
 			plan.State{Kind: plan.Sent, N: struck, Since: "alone", Arms: []string{"guarded"}},
 			plan.State{Kind: plan.ConfirmedBy, N: confirmedAlone, Since: "alone", Target: "master", Arms: controls},
 		)...),
 		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
+		Gates:       map[string]harness.Gate{confirmsHaveEnded: confirmsEnded()},
 		Destructive: true, Actions: promoting,
 	}
 }
@@ -105,54 +112,72 @@ func controlled(least, unclean string) map[string]string {
 		"minInSyncReplicas", least, "namesrv.enableElectUncleanMaster", unclean)
 }
 
-func rocketSyncSetShrunk() harness.Scenario {
+// shrunk is what sync-set-shrunk and waiting-when-shrunk have in common: the set in sync shrinks to the master, which is destroyed.
+// The guarded arm waits for two brokers, whichever are in sync.
+func shrunk(s harness.Scenario, control harness.Arm, killed plan.State) harness.Scenario {
 	guarded := guardedArm(ledger.During{At: "alone", RefusedOrSilent: struck, MaxConfirmed: new(0)}, rerouted, nil)
-	guarded.Node = controlled("2", "true")
-	return harness.Scenario{
-		Name: "sync-set-shrunk", Window: "W3", Load: roomy, Cost: 70 * time.Second,
+	guarded.Node = with(controlled("2", "true"), "allAckInSyncStateSet", "false")
+	control.Role, control.Client, control.During = harness.Control, rerouted, ledger.During{Confirmed: struck}
+	control.Break.Place, control.Break.Anomaly, control.Break.Attribution = "store", audit.Lost, audit.Broker
+	killed.Arms = []string{control.Name}
+	s.Window, s.Load, s.Cost, s.Destructive = "W3", unhurried, 90*time.Second, true
+	s.Targets = map[string]plan.Role{"master": plan.Leader}
+	s.Arms = []harness.Arm{guarded, control}
+	s.Steps = []plan.Step{
+		cutReplica(),
+		{Name: "bitten", Until: []plan.State{{Kind: plan.Bit, Since: "cut"}}},
+		{Name: "alone", Until: []plan.State{{Kind: plan.InSync, Target: "master"}}},
+		{
+			Name:   "killed",
+			Until:  []plan.State{{Kind: plan.Sent, N: struck, Since: "alone", Arms: []string{"guarded"}}, killed},
+			Inject: &plan.Exposure{Fault: "node-killed", Target: "master"},
+		},
+		{Name: "disk-taken", Inject: &plan.Exposure{Fault: "disk-lost", Target: "master"}},
+		// Only then the other one reads nothing any more of what the dead one's kernel still sends.
+		{Name: "led", Until: []plan.State{{Kind: plan.LeaderNot, Target: "master"}}},
+		{Name: "reconnected", Heal: "cut"},
+		{Name: "restarted", Heal: "killed"},
+		{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "restarted"}}},
+	}
+	s.Evidence = ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}}
+	return s
+}
+
+func rocketSyncSetShrunk() harness.Scenario {
+	return shrunk(harness.Scenario{
+		Name:    "sync-set-shrunk",
 		Summary: "under a controller the replication is cut until the master is the only one in sync, 200 messages are sent, and the master is killed and its disk destroyed; the other broker is elected though it is not in sync",
 		Guarded: "minInSyncReplicas=2: a master that is alone refuses what it is sent (in-sync replicas not enough)",
-		LookFor: "mqadmin getSyncStateSet with one broker in it while sends succeed; minInSyncReplicas is 1 by default, so that a set of one confirms by itself",
+		LookFor: "mqadmin getSyncStateSet with one broker in it while sends succeed; minInSyncReplicas is 1 by default, so that with allAckInSyncStateSet=true a set of one confirms by itself",
 		Sources: []string{
 			"RIP-44 (controller mode; allAckInSyncStateSet, minInSyncReplicas)",
 			"RocketMQ 5.5.0 source, MessageStoreConfig.minInSyncReplicas (default 1) and haMaxTimeSlaveNotCatchup (15 s)",
 		},
-		Targets: map[string]plan.Role{"master": plan.Leader},
-		Arms: []harness.Arm{
-			guarded,
-			{
-				Name: "min-in-sync-1", Role: harness.Control, Client: rerouted, Node: controlled("1", "true"),
-				Break:  &harness.Break{Knob: "minInSyncReplicas=1", Place: "store", Anomaly: "lost", Attribution: "broker"},
-				During: ledger.During{Confirmed: struck},
-			},
-		},
-		Steps: []plan.Step{
-			cutReplica(),
-			{Name: "alone", Until: []plan.State{{Kind: plan.InSync, Target: "master"}, {Kind: plan.Bit, Since: "cut"}}},
-			{
-				Name: "killed", Until: []plan.State{
-					{Kind: plan.Sent, N: struck, Since: "cut", Arms: []string{"guarded"}},
-					{Kind: plan.ConfirmedBy, N: confirmedAlone, Since: "alone", Target: "master", Arms: []string{"min-in-sync-1"}},
-				},
-				Inject: &plan.Exposure{Fault: "node-killed", Target: "master"},
-			},
-			{Name: "disk-taken", Inject: &plan.Exposure{Fault: "disk-lost", Target: "master"}},
-			// Only then the other one reads nothing any more of what the dead one's kernel still sends.
-			{Name: "led", Until: []plan.State{{Kind: plan.LeaderNot, Target: "master"}}},
-			{Name: "reconnected", Heal: "cut"},
-			{Name: "restarted", Heal: "killed"},
-			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "restarted"}}},
-		},
-		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
-		Destructive: true,
-	}
+	}, harness.Arm{
+		Name: "min-in-sync-1", Node: controlled("1", "true"),
+		Break: &harness.Break{Knob: "minInSyncReplicas=1", Forces: []string{"allAckInSyncStateSet=true"}},
+	}, plan.State{Kind: plan.ConfirmedBy, N: confirmedAlone, Since: "alone", Target: "master"})
+}
+
+// A send is refused by minInSyncReplicas when it comes. One that has been waiting for the replica since before is taken for
+// acknowledged by all in sync once the master is all that is in sync.
+func rocketWaitingWhenShrunk() harness.Scenario {
+	return shrunk(harness.Scenario{
+		Name:    "waiting-when-shrunk",
+		Summary: "as in sync-set-shrunk, with minInSyncReplicas=2 in both arms: the master is killed when it has confirmed what was waiting for the replica as the set shrank",
+		Guarded: "allAckInSyncStateSet=false with inSyncReplicas=2: what waits goes on waiting for two brokers, whatever the set, and ends as FLUSH_SLAVE_TIMEOUT",
+		LookFor: "allAckInSyncStateSet=true in a broker.conf: each time a replica falls out of the set, what waits at that moment is answered by SEND_OK though one broker has it",
+		Sources: []string{"RocketMQ source, GroupTransferService.doWaitTransfer (a set of one is enough) and CommitLog.asyncPutMessage (minInSyncReplicas is looked at once, before the message is written)"},
+	}, harness.Arm{
+		Name: "all-ack", Node: controlled("2", "true"), Break: &harness.Break{Knob: "allAckInSyncStateSet=true"},
+	}, plan.State{Kind: plan.ConfirmedBy, N: struck, Since: "bitten", Target: "master"})
 }
 
 func rocketUncleanElection() harness.Scenario {
 	guarded := guardedArm(ledger.During{Confirmed: struck}, rerouted, nil)
 	guarded.Node = controlled("1", "false")
 	return harness.Scenario{
-		Name: "unclean-election", Window: "W3", Load: roomy, Cost: 70 * time.Second,
+		Name: "unclean-election", Window: "W3", Load: unhurried, Cost: 70 * time.Second,
 		Summary: "under a controller the replication is cut until the master is the only one in sync, 200 messages are confirmed by it, then it is stopped with its disk kept and comes back at the end; both arms have minInSyncReplicas=1",
 		Guarded: "enableElectUncleanMaster=false, the default: the group waits for the only broker that has everything",
 		LookFor: "enableElectUncleanMaster=true in the controller's configuration",

@@ -39,8 +39,8 @@ var onRocketMQ = broker{
 	system:   rocketSystem,
 	clients:  rocketmq.Clients{},
 	producer: with(rerouted, "max.in.flight", "1"),
-	consumer: map[string]string{"max.poll.records": "32"},
-	few:      map[string]string{"max.poll.records": "4", "queues": "shared"},
+	consumer: map[string]string{"max.poll.records": "32", "route": "reopen"},
+	few:      map[string]string{"max.poll.records": "4", "queues": "shared", "route": "refresh"},
 }
 
 func init() { onRocketMQ.registerRoles() }

@@ -123,5 +123,62 @@ func TestBattery(t *testing.T) {
 	c, run := newCluster(t, engine, image, map[string]string{
 		SettingLayout: Controller, "inSyncReplicas": "2", "allAckInSyncStateSet": "true", "namesrv.enableElectUncleanMaster": "false",
 	})
+	if !raced {
+		t.Run("follows", func(t *testing.T) { testFollows(t, c, run) })
+	}
 	runChecks(t, c, bench(engine, c, run))
+}
+
+// A consumer with route=reopen goes to the new master, and says that it gave its queues up between. One that waits for the
+// library says nothing.
+func testFollows(t *testing.T, c *Cluster, run string) {
+	const topic = "follows"
+	if err := c.Create(t.Context(), system.DestinationSpec{Name: topic, Partitions: 1}); err != nil {
+		t.Fatal(err)
+	}
+	config := system.ClientConfig{System: Name, ClientID: topic, DSN: c.DSN("", false), Destination: topic, Partitions: 1, Group: topic}
+	config.Settings = map[string]string{"route": "reopen"}
+	k, err := Clients{}.OpenConsumer(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = k.Close(context.WithoutCancel(t.Context())) }()
+	var told []system.ChangeKind
+	k.(system.Member).Watch(func(change system.Change) { told = append(told, change.Kind) })
+	config.ClientID, config.Settings = "sender", bench(nil, c, run).Patient
+	p, err := Clients{}.OpenProducer(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close(context.WithoutCancel(t.Context())) }()
+	roundTrip := func(payload string) {
+		t.Helper()
+		p.Send(t.Context(), system.Message{Payload: []byte(payload)}, func(r system.Receipt) { t.Logf("%s: %+v", payload, r) })
+		for {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // as workers poll
+			ds, err := k.Poll(ctx)
+			cancel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if slices.ContainsFunc(ds, func(d system.Delivery) bool { return string(d.Payload) == payload }) {
+				return
+			}
+		}
+	}
+	roundTrip("before")
+	leadership, err := c.Leadership(t.Context(), topic, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Kill(t.Context(), leadership.Leader); err != nil {
+		t.Fatal(err)
+	}
+	roundTrip("after")
+	if want := []system.ChangeKind{system.Assigned, system.Revoked, system.Assigned}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+	if err := errors.Join(c.Start(t.Context(), leadership.Leader), c.Baseline(t.Context())); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -26,8 +26,8 @@ const pollSlice = 250 * time.Millisecond
 // OpenConsumer opens a consumer of c.Destination: the library's pull consumer, which pulls each of its queues from the position
 // of c.Group, a thousand messages ahead at most, and commits it. All queues are assigned to it, or with queues=shared those
 // that the library gives it: then a member that comes has a queue before the one that had it knows, and both own it for a
-// moment. Without a group it begins where the queues do and cannot settle. Unknown settings are ErrUsage. It is a
-// [system.Member].
+// moment. Without a group it begins where the queues do and cannot settle. With route=reopen it follows a failover at once.
+// Unknown settings are ErrUsage. It is a [system.Member].
 func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Consumer, error) {
 	quiet()
 	s := newSettings(c.Settings, ConsumerSettings())
@@ -35,15 +35,21 @@ func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Co
 		from   = s.choice("consume.from", "first", "first", "last")
 		shared = s.choice("queues", "all", "all", "shared") == "shared"
 		tags   = cmp.Or(c.Settings["tags"], "*")
+		reopen = s.choice("route", "refresh", "refresh", "reopen") == "reopen"
 	)
 	if tags != "*" && !shared {
 		s.fail("setting tags=%q needs queues=shared", tags)
+	}
+	if reopen && shared {
+		s.fail("setting route=reopen needs queues=all: a client that goes leaves its queues to the others")
 	}
 	k := &consumer{
 		config: c, topic: topicName(c.Destination), group: topicName(c.Group),
 		most:   s.number("max.poll.records", 32, 1),
 		commit: s.millis("commit.wait.ms", 2*time.Second, 10),
-		owned:  map[int32]bool{},
+		shared: shared, tags: tags, from: rmqconsumer.ConsumeFromFirstOffset,
+		reopens: reopen,
+		owned:   map[int32]bool{},
 	}
 	if of := c.Settings["dead.letters"]; of != "" {
 		k.topic = deadLetters(c.Destination, of)
@@ -56,40 +62,47 @@ func (Clients) OpenConsumer(_ context.Context, c system.ClientConfig) (system.Co
 	if k.group == "" {
 		k.group = instance(c.ClientID)
 	}
-	where := rmqconsumer.ConsumeFromFirstOffset
 	if from == "last" {
-		where = rmqconsumer.ConsumeFromLastOffset
+		k.from = rmqconsumer.ConsumeFromLastOffset
 	}
+	if k.client, err = k.connect(); err != nil {
+		return nil, fmt.Errorf("open consumer %s: %w", c.ClientID, err)
+	}
+	return k, nil
+}
+
+// connect opens a client of the library.
+func (k *consumer) connect() (rmq.PullConsumer, error) {
 	options := []rmqconsumer.Option{
-		rmqconsumer.WithNsResolver(primitive.NewPassthroughResolver([]string{namesrv})),
-		rmqconsumer.WithGroupName(k.group), rmqconsumer.WithInstance(instance(c.ClientID)), rmqconsumer.WithConsumeFromWhere(where),
+		rmqconsumer.WithNsResolver(primitive.NewPassthroughResolver([]string{k.namesrv})),
+		rmqconsumer.WithGroupName(k.group), rmqconsumer.WithInstance(instance(k.config.ClientID)), rmqconsumer.WithConsumeFromWhere(k.from),
 		rmqconsumer.WithStrategy(k.allocate),
 		rmqconsumer.WithPullBatchSize(int32(k.most)), // without it each pull brings one message
 	}
 	consumerTimeouts.Do(func() {
 		options = append(options, rmqconsumer.WithRemotingTimeout(dialTimeout, readTimeout2, writeTimeout))
 	})
-	k.client, err = rmq.NewPullConsumer(options...)
+	client, err := rmq.NewPullConsumer(options...)
 	if err != nil {
-		return nil, fmt.Errorf("open consumer %s: make client: %w", c.ClientID, err)
+		return nil, fmt.Errorf("make client: %w", err)
 	}
-	if shared {
-		err = k.client.Subscribe(k.topic, rmqconsumer.MessageSelector{Type: rmqconsumer.TAG, Expression: tags})
+	if k.shared {
+		err = client.Subscribe(k.topic, rmqconsumer.MessageSelector{Type: rmqconsumer.TAG, Expression: k.tags})
 	} else {
-		queues := make([]*primitive.MessageQueue, 0, max(1, c.Partitions))
-		for q := range max(1, c.Partitions) {
+		queues := make([]*primitive.MessageQueue, 0, max(1, k.config.Partitions))
+		for q := range max(1, k.config.Partitions) {
 			queues = append(queues, k.queue(int32(q)))
 		}
 		k.own(queues)
-		err = k.client.Assign(k.topic, queues)
+		err = client.Assign(k.topic, queues)
 	}
 	if err == nil {
-		err = k.client.Start()
+		err = client.Start()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open consumer %s: start client: %w", c.ClientID, err)
+		return nil, fmt.Errorf("start client: %w", err)
 	}
-	return k, nil
+	return client, nil
 }
 
 var _ system.Member = (*consumer)(nil)
@@ -100,15 +113,56 @@ type consumer struct {
 	namesrv      string
 	most         int
 	commit       time.Duration
-	client       rmq.PullConsumer
+	shared       bool
+	tags         string
+	from         rmqconsumer.ConsumeFromWhere
+	reopens      bool
 
 	mu      sync.Mutex              // of Poll
 	waiting []*primitive.MessageExt // from the library, not yet polled
+	asked   bool                    // the name server, for its first time
+	told    string                  // the master's address that it told last; none = it knew no master
+
+	clients sync.Mutex // of client
+	client  rmq.PullConsumer
 
 	balance sync.Mutex // of one rebalance after the other, and of Watch
 	watch   func(system.Change)
 	owners  sync.Mutex // of owned
 	owned   map[int32]bool
+}
+
+// current returns the client to ask.
+func (k *consumer) current() rmq.PullConsumer {
+	k.clients.Lock()
+	defer k.clients.Unlock()
+	return k.client
+}
+
+// follow replaces the client once the name server tells of another master than before, or of one again: the library looks
+// every 30 s only. As after any restart of a consumer, what is not settled comes again.
+func (k *consumer) follow(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // the end of a poll is none of this question
+	defer cancel()
+	addresses, err := route(ctx, k.namesrv, k.topic)
+	if err != nil && !answered(err, answerTopicNotExist) {
+		return nil // it is asked again
+	}
+	was, first := k.told, !k.asked
+	if k.told, k.asked = addresses[masterID], true; first || k.told == "" || k.told == was {
+		return nil
+	}
+	// One after the other: what a client has committed it commits again when it ends, which would set the next one back.
+	k.own(nil)
+	_ = k.current().Shutdown() // it never returns an error
+	client, err := k.connect()
+	if err != nil {
+		return fmt.Errorf("open a new client for the master at %s: %w", k.told, err)
+	}
+	k.clients.Lock()
+	defer k.clients.Unlock()
+	k.client = client
+	return nil
 }
 
 // allocate divides the queues as the library does, which asks for that before it goes by it: what the consumer is about to
@@ -208,9 +262,14 @@ func (k *consumer) Poll(ctx context.Context) ([]system.Delivery, error) {
 		if ctx.Err() != nil {
 			return nil, nil
 		}
-		request, err := k.client.Poll(ctx, pollSlice)
+		request, err := k.current().Poll(ctx, pollSlice)
 		if err != nil && !rmqconsumer.IsNoNewMsgError(err) {
 			return nil, fmt.Errorf("poll: %w", err)
+		}
+		if request == nil && k.reopens {
+			if err := k.follow(ctx); err != nil {
+				return nil, fmt.Errorf("poll: %w", err)
+			}
 		}
 		if request != nil {
 			// It is never acknowledged to the library, whose way of doing so also moves positions by itself.
@@ -261,9 +320,10 @@ func (k *consumer) commitQueue(ctx context.Context, q int32, next int64) system.
 	s := system.Settlement{Partition: q, Next: next, Err: "no answer"}
 	ctx, cancel := context.WithTimeout(ctx, k.commit)
 	defer cancel()
-	err := k.client.UpdateOffset(k.queue(q), next)
+	client := k.current()
+	err := client.UpdateOffset(k.queue(q), next)
 	if err == nil {
-		err = k.client.PersistOffset(ctx, k.topic)
+		err = client.PersistOffset(ctx, k.topic)
 	}
 	if err != nil {
 		s.Err = errorClass(err, nil)
@@ -302,5 +362,5 @@ func (k *consumer) Watch(f func(system.Change)) {
 // Close gives the queues up and ends the client.
 func (k *consumer) Close(context.Context) error {
 	k.own(nil)
-	return k.client.Shutdown()
+	return k.current().Shutdown()
 }

@@ -242,7 +242,9 @@ func (n *Node) provision(ctx context.Context, owner container.Owner, prefix, ima
 	return err
 }
 
-// boot starts the name server, then all brokers at once, and waits until they serve.
+// boot starts the name server, then the brokers, and waits until they serve. Those under a controller start at once. A pair's
+// replica starts when its master is registered: it asks for the master's address when it registers itself, and looks for a
+// change every 5 s only.
 func (c *Cluster) boot(ctx context.Context) error {
 	if err := c.namesrv.Start(ctx); err != nil {
 		return err
@@ -251,6 +253,9 @@ func (c *Cluster) boot(ctx context.Context) error {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
+	if c.config.layout == Pair {
+		g.SetLimit(1)
+	}
 	for _, n := range c.nodes {
 		g.Go(func() error { return n.up(gctx) })
 	}

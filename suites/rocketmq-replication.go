@@ -100,7 +100,7 @@ func rocketMasterLost() harness.Scenario {
 			plan.State{Kind: plan.Sent, N: struck, Since: "alone", Arms: []string{"guarded"}},
 			plan.State{Kind: plan.ConfirmedBy, N: confirmedAlone, Since: "alone", Target: "master", Arms: controls},
 		)...),
-		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
+		Evidence:    ledger.Evidence{Before: struck, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
 		Gates:       map[string]harness.Gate{confirmsHaveEnded: confirmsEnded()},
 		Destructive: true, Actions: promoting,
 	}
@@ -139,7 +139,7 @@ func shrunk(s harness.Scenario, control harness.Arm, killed plan.State) harness.
 		{Name: "restarted", Heal: "killed"},
 		{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "restarted"}}},
 	}
-	s.Evidence = ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}}
+	s.Evidence = ledger.Evidence{Before: struck, After: struck, Bites: []string{"cut", "killed", "disk-taken"}}
 	return s
 }
 
@@ -208,7 +208,7 @@ func rocketUncleanElection() harness.Scenario {
 			{Name: "started", Heal: "stopped"},
 			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "started"}}},
 		},
-		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "stopped"}},
+		Evidence:    ledger.Evidence{Before: struck, After: struck, Bites: []string{"cut", "stopped"}},
 		Destructive: true,
 	}
 }

@@ -188,7 +188,7 @@ func rocketStatusIgnored() harness.Scenario {
 			plan.State{Kind: plan.InFlight, N: few, Arms: []string{"guarded"}},
 			plan.State{Kind: plan.Claimed, N: 3 * few, Since: "alone", Arms: []string{"status-ignored"}},
 		)...),
-		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
+		Evidence:    ledger.Evidence{Before: struck, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
 		Gates:       map[string]harness.Gate{confirmsHaveEnded: confirmsEnded()},
 		Destructive: true, Actions: promoting,
 	}

@@ -53,7 +53,7 @@ func ConsumerSettings() map[string]string {
 		"queues":           "all (they are assigned to this consumer, whoever else is in the group) or shared (the library divides them among the members); default all",
 		"tags":             "the messages that are wanted, with queues=shared: \"a || b\"; default *. Others in its queues are passed over",
 		"dead.letters":     "a group: its dead letters are read instead of the destination; default none",
-		"route":            "refresh (as the library does, every 30 s) or reopen (a new client once the name server tells of another master, or of one again); default refresh",
+		"route":            "refresh (as the library does, every 30 s) or reopen (name server and master are asked four times a second, and a new client is opened once another master answers, or one again); default refresh",
 		"consume.from":     "first or last: where a queue is begun that the group has no position in; default first",
 		"max.poll.records": "of one poll; default 32",
 		"commit.wait.ms":   "how long the broker is asked whether it has a commit, which the library sends one-way; default 2000",

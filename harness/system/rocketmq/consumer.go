@@ -118,10 +118,10 @@ type consumer struct {
 	from         rmqconsumer.ConsumeFromWhere
 	reopens      bool
 
-	mu      sync.Mutex              // of Poll
-	waiting []*primitive.MessageExt // from the library, not yet polled
-	asked   bool                    // the name server, for its first time
-	told    string                  // the master's address that it told last; none = it knew no master
+	mu        sync.Mutex              // of Poll
+	waiting   []*primitive.MessageExt // from the library, not yet polled
+	asked     time.Time               // when follow was last answered
+	answering string                  // the master's address then; none = there was none, or it did not answer
 
 	clients sync.Mutex // of client
 	client  rmq.PullConsumer
@@ -139,25 +139,33 @@ func (k *consumer) current() rmq.PullConsumer {
 	return k.client
 }
 
-// follow replaces the client once the name server tells of another master than before, or of one again: the library looks
-// every 30 s only. As after any restart of a consumer, what is not settled comes again.
+// follow replaces the client once another master answers than before, or one answers again. The library looks for routes every
+// 30 s only, and waits as long for the answer to a pull whose connection is gone. As after any restart of a consumer, what is
+// not settled comes again.
 func (k *consumer) follow(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // the end of a poll is none of this question
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // the end of a poll is none of these questions
 	defer cancel()
 	addresses, err := route(ctx, k.namesrv, k.topic)
 	if err != nil && !answered(err, answerTopicNotExist) {
 		return nil // it is asked again
 	}
-	was, first := k.told, !k.asked
-	if k.told, k.asked = addresses[masterID], true; first || k.told == "" || k.told == was {
+	now := addresses[masterID]
+	if now != "" {
+		if _, _, err := ask(ctx, now, codeHAStatus, nil, nil); err != nil {
+			now = ""
+		}
+	}
+	was, first := k.answering, k.asked.IsZero()
+	if k.answering, k.asked = now, time.Now(); first || now == "" || now == was {
 		return nil
 	}
 	// One after the other: what a client has committed it commits again when it ends, which would set the next one back.
 	k.own(nil)
+	k.waiting = nil
 	_ = k.current().Shutdown() // it never returns an error
 	client, err := k.connect()
 	if err != nil {
-		return fmt.Errorf("open a new client for the master at %s: %w", k.told, err)
+		return fmt.Errorf("open a new client for the master at %s: %w", now, err)
 	}
 	k.clients.Lock()
 	defer k.clients.Unlock()
@@ -258,18 +266,21 @@ func committed(ctx context.Context, ask func(context.Context, int, map[string]st
 func (k *consumer) Poll(ctx context.Context) ([]system.Delivery, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for len(k.waiting) == 0 {
+	for {
+		if k.reopens && time.Since(k.asked) >= pollSlice {
+			if err := k.follow(ctx); err != nil {
+				return nil, fmt.Errorf("poll: %w", err)
+			}
+		}
+		if len(k.waiting) > 0 {
+			break
+		}
 		if ctx.Err() != nil {
 			return nil, nil
 		}
 		request, err := k.current().Poll(ctx, pollSlice)
 		if err != nil && !rmqconsumer.IsNoNewMsgError(err) {
 			return nil, fmt.Errorf("poll: %w", err)
-		}
-		if request == nil && k.reopens {
-			if err := k.follow(ctx); err != nil {
-				return nil, fmt.Errorf("poll: %w", err)
-			}
 		}
 		if request != nil {
 			// It is never acknowledged to the library, whose way of doing so also moves positions by itself.

@@ -41,6 +41,7 @@ const (
 	codeDeleteTopic      = 215
 	codeDeleteTopicRoute = 216
 	codeDeleteExpired    = 329
+	codeTopicConfig      = 351
 	codeHAStatus         = 907
 	codeSyncState        = 1006
 )

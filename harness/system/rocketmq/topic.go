@@ -1,16 +1,23 @@
 package rocketmq
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"conform/harness/system"
 )
+
+// lasting is how long all brokers must have a topic: the time in which a replica that was told of all topics just before takes
+// them for its own.
+const lasting = time.Second
 
 // DestinationSettings documents the settings of a destination, and their defaults.
 func DestinationSettings() map[string]string {
@@ -42,7 +49,10 @@ func (c *Cluster) topic(destination string) string {
 func deadLetters(destination, group string) string { return "%DLQ%" + topicName(destination+"."+group) }
 
 // Create makes a topic on every broker and waits until each of them and the name server know it. A replica would copy it from
-// its master, but only once a minute. A topic is led by the master of its group, whoever that is: d.Leader is not heeded.
+// its master, but only every ten seconds or so, and what it copies replaces all it has: a topic that the master did not have
+// yet when it was asked is gone from the replica, for good if the versions of both tables are equal by chance. So the master
+// gets it first, and all must have it for a while. A topic is led by the master of its group, whoever that is: d.Leader is not
+// heeded.
 func (c *Cluster) Create(ctx context.Context, d system.DestinationSpec) error {
 	if err := c.create(ctx, d); err != nil {
 		return fmt.Errorf("create topic %s: %w", d.Name, err)
@@ -99,16 +109,30 @@ func (c *Cluster) makeTopic(ctx context.Context, name string, queues int, perm, 
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 2*changeTimeout)
 	defer cancel()
+	made := map[*Node]bool{}
+	var since time.Time // when it was made last, on any of them
 	err := c.await(ctx, "every broker has it", func(ctx context.Context) error {
-		for _, n := range c.nodes {
-			if _, _, err := ask(ctx, n.direct(), codeCreateTopic, fields, nil); err != nil {
+		nodes, err := c.masterFirst(ctx)
+		if err != nil {
+			return err
+		}
+		for _, n := range nodes {
+			has, err := n.hasTopic(ctx, name, queues)
+			if err == nil && (!has || !made[n]) {
+				_, _, err = ask(ctx, n.direct(), codeCreateTopic, fields, nil)
+				made[n], since = true, time.Now()
+			}
+			if err != nil {
 				return fmt.Errorf("%s: %w", n.name, err)
 			}
 		}
-		for _, n := range c.nodes {
-			if _, err := n.maxOffset(ctx, name, queues-1); err != nil {
-				return fmt.Errorf("%s: %w", n.name, err)
+		for _, n := range nodes {
+			if has, err := n.hasTopic(ctx, name, queues); err != nil || !has {
+				return cmp.Or(err, fmt.Errorf("%s does not have it", n.name))
 			}
+		}
+		if len(nodes) > 1 && time.Since(since) < lasting {
+			return errors.New("a replica may still lose it")
 		}
 		route, err := c.route(ctx, name)
 		if err != nil {
@@ -123,6 +147,45 @@ func (c *Cluster) makeTopic(ctx context.Context, name string, queues int, perm, 
 		return err
 	}
 	return c.rack.Sync(ctx)
+}
+
+// masterFirst lists the brokers, the master before the others.
+func (c *Cluster) masterFirst(ctx context.Context) ([]*Node, error) {
+	nodes := slices.Clone(c.nodes)
+	if len(nodes) == 1 {
+		return nodes, nil
+	}
+	l, err := c.group(ctx, clusterName)
+	if err != nil {
+		return nil, err
+	}
+	master := func(n *Node) int {
+		if n == l.Leader {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(nodes, func(a, b *Node) int { return master(a) - master(b) })
+	return nodes, nil
+}
+
+// hasTopic says whether the broker has a topic with so many queues. Asked for the end of a queue, it says 0 of one that it does
+// not have.
+func (n *Node) hasTopic(ctx context.Context, topic string, queues int) (bool, error) {
+	_, body, err := ask(ctx, n.direct(), codeTopicConfig, map[string]string{"topic": topic}, nil)
+	if answered(err, answerTopicNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var config struct {
+		Queues int `json:"writeQueueNums"`
+	}
+	if err := json.Unmarshal(body, &config); err != nil {
+		return false, fmt.Errorf("read the configuration of topic %s: %w", topic, err)
+	}
+	return config.Queues == queues, nil
 }
 
 // Delete removes a topic; one that is gone already is no error.

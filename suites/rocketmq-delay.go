@@ -52,7 +52,7 @@ func rocketDelayKilled() harness.Scenario {
 	level := arms(byLevel)[0]
 	level.Name = "guarded-level"
 	s := delivered(harness.Scenario{
-		Name: "broker-killed", Cost: 105 * time.Second,
+		Name: "broker-killed", Cost: 65 * time.Second,
 		Summary: "the broker is killed by SIGKILL while it holds delayed messages, and restarted",
 		Guarded: "the delay is the broker's, on its disk, and the consumer's inbox knows what comes twice",
 		LookFor: "timed messages (TIMER_DELIVER_MS) that come twice after a broker's crash: what was put into the timer since its last checkpoint is put into it again",
@@ -164,7 +164,7 @@ func rocketDelayMasterLost() harness.Scenario {
 		Forces: []string{"inSyncReplicas unset", "minInSyncReplicas unset", "allAckInSyncStateSet unset", "namesrv.enableElectUncleanMaster unset"},
 	}
 	s := delivered(harness.Scenario{
-		Name: "master-lost", Window: "W3", Cost: 120 * time.Second,
+		Name: "master-lost", Window: "W3", Cost: 95 * time.Second,
 		Summary: "the master is killed and its disk destroyed while it holds delayed messages, and comes back empty",
 		Guarded: "a replica that is in sync, under a controller: it is promoted, and delivers what is due",
 		LookFor: "delayed messages of before the loss of a broker, whose effects are missing; a classic pair delivers none as long as its master is away, unless enableSlaveActingMaster=true",

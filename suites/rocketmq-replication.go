@@ -76,7 +76,7 @@ func rocketMasterLost() harness.Scenario {
 	}
 	controls := []string{"async-master", "in-sync-1"}
 	return harness.Scenario{
-		Name: "master-lost", Window: "W3", Load: unhurried, Cost: 75 * time.Second,
+		Name: "master-lost", Window: "W3", Load: unhurried, Cost: 200 * time.Second,
 		Summary: "the replication from the master to its replica is cut, 200 messages are sent, the master is killed and its disk destroyed, and an operator makes the replica the master",
 		Guarded: "brokerRole=SYNC_MASTER with inSyncReplicas=2: without the replica a send is answered by FLUSH_SLAVE_TIMEOUT or refused, never by SEND_OK",
 		LookFor: "SYNC_MASTER in a broker.conf without inSyncReplicas: since 5.0 the default of 1 waits for nobody; compare with mqadmin getBrokerConfig",
@@ -177,7 +177,7 @@ func rocketUncleanElection() harness.Scenario {
 	guarded := guardedArm(ledger.During{Confirmed: struck}, rerouted, nil)
 	guarded.Node = controlled("1", "false")
 	return harness.Scenario{
-		Name: "unclean-election", Window: "W3", Load: unhurried, Cost: 70 * time.Second,
+		Name: "unclean-election", Window: "W3", Load: unhurried, Cost: 90 * time.Second,
 		Summary: "under a controller the replication is cut until the master is the only one in sync, 200 messages are confirmed by it, then it is stopped with its disk kept and comes back at the end; both arms have minInSyncReplicas=1",
 		Guarded: "enableElectUncleanMaster=false, the default: the group waits for the only broker that has everything",
 		LookFor: "enableElectUncleanMaster=true in the controller's configuration",

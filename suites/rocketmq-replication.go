@@ -26,10 +26,6 @@ func init() {
 	})
 }
 
-// unhurried is a roomy load that leaves the processor to brokers that start: at the usual rate the refused sends of an outage
-// take so much of it that two cores start a broker in three times the time.
-var unhurried = harness.Load{Window: roomy.Window, Rate: 500}
-
 // confirmedAlone is how many sends a master that is alone must have confirmed by itself: the client has up to a thousand under
 // way, and struck of them are to have been made since.
 const confirmedAlone = 1000 + struck
@@ -76,7 +72,7 @@ func rocketMasterLost() harness.Scenario {
 	}
 	controls := []string{"async-master", "in-sync-1"}
 	return harness.Scenario{
-		Name: "master-lost", Window: "W3", Load: unhurried, Cost: 200 * time.Second,
+		Name: "master-lost", Window: "W3", Load: roomy, Cost: 200 * time.Second,
 		Summary: "the replication from the master to its replica is cut, 200 messages are sent, the master is killed and its disk destroyed, and an operator makes the replica the master",
 		Guarded: "brokerRole=SYNC_MASTER with inSyncReplicas=2: without the replica a send is answered by FLUSH_SLAVE_TIMEOUT or refused, never by SEND_OK",
 		LookFor: "SYNC_MASTER in a broker.conf without inSyncReplicas: since 5.0 the default of 1 waits for nobody; compare with mqadmin getBrokerConfig",
@@ -100,7 +96,7 @@ func rocketMasterLost() harness.Scenario {
 			plan.State{Kind: plan.Sent, N: struck, Since: "alone", Arms: []string{"guarded"}},
 			plan.State{Kind: plan.ConfirmedBy, N: confirmedAlone, Since: "alone", Target: "master", Arms: controls},
 		)...),
-		Evidence:    ledger.Evidence{Before: struck, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
+		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
 		Gates:       map[string]harness.Gate{confirmsHaveEnded: confirmsEnded()},
 		Destructive: true, Actions: promoting,
 	}
@@ -120,7 +116,7 @@ func shrunk(s harness.Scenario, control harness.Arm, killed plan.State) harness.
 	control.Role, control.Client, control.During = harness.Control, rerouted, ledger.During{Confirmed: struck}
 	control.Break.Place, control.Break.Anomaly, control.Break.Attribution = "store", audit.Lost, audit.Broker
 	killed.Arms = []string{control.Name}
-	s.Window, s.Load, s.Cost, s.Destructive = "W3", unhurried, 90*time.Second, true
+	s.Window, s.Load, s.Cost, s.Destructive = "W3", roomy, 90*time.Second, true
 	s.Targets = map[string]plan.Role{"master": plan.Leader}
 	s.Arms = []harness.Arm{guarded, control}
 	s.Steps = []plan.Step{
@@ -139,7 +135,7 @@ func shrunk(s harness.Scenario, control harness.Arm, killed plan.State) harness.
 		{Name: "restarted", Heal: "killed"},
 		{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "restarted"}}},
 	}
-	s.Evidence = ledger.Evidence{Before: struck, After: struck, Bites: []string{"cut", "killed", "disk-taken"}}
+	s.Evidence = ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}}
 	return s
 }
 
@@ -177,7 +173,7 @@ func rocketUncleanElection() harness.Scenario {
 	guarded := guardedArm(ledger.During{Confirmed: struck}, rerouted, nil)
 	guarded.Node = controlled("1", "false")
 	return harness.Scenario{
-		Name: "unclean-election", Window: "W3", Load: unhurried, Cost: 90 * time.Second,
+		Name: "unclean-election", Window: "W3", Load: roomy, Cost: 90 * time.Second,
 		Summary: "under a controller the replication is cut until the master is the only one in sync, 200 messages are confirmed by it, then it is stopped with its disk kept and comes back at the end; both arms have minInSyncReplicas=1",
 		Guarded: "enableElectUncleanMaster=false, the default: the group waits for the only broker that has everything",
 		LookFor: "enableElectUncleanMaster=true in the controller's configuration",
@@ -208,7 +204,7 @@ func rocketUncleanElection() harness.Scenario {
 			{Name: "started", Heal: "stopped"},
 			{Name: "recovered", Until: []plan.State{{Kind: plan.FullyInSync}, {Kind: plan.Confirmed, N: struck, Since: "started"}}},
 		},
-		Evidence:    ledger.Evidence{Before: struck, After: struck, Bites: []string{"cut", "stopped"}},
+		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "stopped"}},
 		Destructive: true,
 	}
 }

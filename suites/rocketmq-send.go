@@ -158,7 +158,7 @@ func rocketStatusIgnored() harness.Scenario {
 	cut := cutReplica()
 	cut.Inject.Params = map[string]string{"listeners": rocketmq.ListenerReplication, "direction": "both"}
 	return harness.Scenario{
-		Name: "status-ignored", Window: "W3", Load: unhurried, Cost: 60 * time.Second,
+		Name: "status-ignored", Window: "W3", Load: roomy, Cost: 60 * time.Second,
 		Summary: "the replication to the replica is cut, so that sends are answered by FLUSH_SLAVE_TIMEOUT, 150 messages are answered so, and the master is killed and its disk destroyed",
 		Guarded: "only SEND_OK is a confirm: what is answered otherwise is sent again, under the same identity, until it is",
 		LookFor: "code that looks at the error of a send alone: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE come without one",
@@ -188,7 +188,7 @@ func rocketStatusIgnored() harness.Scenario {
 			plan.State{Kind: plan.InFlight, N: few, Arms: []string{"guarded"}},
 			plan.State{Kind: plan.Claimed, N: 3 * few, Since: "alone", Arms: []string{"status-ignored"}},
 		)...),
-		Evidence:    ledger.Evidence{Before: struck, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
+		Evidence:    ledger.Evidence{Before: struck, InFlight: 1, After: struck, Bites: []string{"cut", "killed", "disk-taken"}},
 		Gates:       map[string]harness.Gate{confirmsHaveEnded: confirmsEnded()},
 		Destructive: true, Actions: promoting,
 	}

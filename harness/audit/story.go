@@ -120,9 +120,9 @@ func tell(
 	for _, ts := range byStream {
 		slices.SortFunc(ts, func(a, b *teller) int { return cmp.Compare(a.origin().Seq, b.origin().Seq) })
 	}
-	var sieve sieve
+	var wanted sieve
 	for event := range byEvent {
-		sieve.add(event)
+		wanted.add(event)
 	}
 	firstSend := int64(math.MaxInt64)
 	holding := map[*segment][]*teller{} // those with a delivery that is not settled
@@ -137,7 +137,7 @@ func tell(
 			return
 		}
 		if e.EventID != 0 && len(byEvent) > 0 {
-			if !sieve.mayHold(e.EventID) {
+			if !wanted.mayHold(e.EventID) {
 				return
 			}
 			for _, t := range byEvent[e.EventID] {
